@@ -1,0 +1,100 @@
+"""Behaviour scores: what each head does, read off its attention patterns or its weights."""
+
+import torch
+from einops import einsum
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pathsum.model import AttentionOnlyTransformer
+
+
+def repeated_tokens(
+    batch: int,
+    period: int,
+    copies: int,
+    d_vocab: int,
+    generator: torch.Generator,
+    start_id: int = 0,
+) -> Int[Tensor, "batch pos"]:
+    """The start token, then `period` random tokens repeated `copies` times; one row each.
+
+    Tokens are uniform over all ids but the start token, so no bigram or skip-trigram helps: only
+    what the context itself shows. pos = 1 + period * copies. ValueError for sizes below 1.
+    Source: Elhage et al. 2021, Induction Heads.
+    """
+    if min(batch, period, copies) < 1 or d_vocab < 2:
+        raise ValueError(
+            "batch, period and copies must be at least 1 and d_vocab at least 2, got "
+            f"{batch}, {period}, {copies}, {d_vocab}"
+        )
+    ids = torch.randint(d_vocab - 1, (batch, period), generator=generator)
+    ids = ids + (ids >= start_id)
+    start = torch.full((batch, 1), start_id)
+    return torch.cat([start, ids.repeat(1, copies)], dim=1)
+
+
+def previous_token_score(
+    pattern: Float[Tensor, "*batch pos pos"],
+) -> Float[Tensor, "*batch"]:
+    """Mean attention from each position to the one before it, 0 to 1; the first is left out."""
+    _need(pattern, 2)
+    return pattern.diagonal(-1, dim1=-2, dim2=-1).mean(-1)
+
+
+def present_token_score(pattern: Float[Tensor, "*batch pos pos"]) -> Float[Tensor, "*batch"]:
+    """Mean attention from each position to itself, 0 to 1; the first is left out."""
+    _need(pattern, 2)
+    return pattern.diagonal(0, dim1=-2, dim2=-1)[..., 1:].mean(-1)
+
+
+def start_token_score(pattern: Float[Tensor, "*batch pos pos"]) -> Float[Tensor, "*batch"]:
+    """Mean attention from each position to the first, 0 to 1: where a head rests."""
+    _need(pattern, 2)
+    return pattern[..., 1:, 0].mean(-1)
+
+
+def prefix_matching_score(
+    pattern: Float[Tensor, "*batch pos pos"], period: int
+) -> Float[Tensor, "*batch"]:
+    """Mean attention from a repeated token to the tokens that followed its earlier copies, 0 to 1.
+
+    `pattern` must come from `repeated_tokens(period=period)`: from position i of the second copy
+    on, attention to i - m * period + 1 is summed over the earlier copies m = 1, 2, ... and averaged
+    over i. The stripe of an induction head lies at offset period - 1, not period.
+    Source: Olsson et al. 2022, with their 4 copies of 25 tokens replaced by sizes of your choice.
+    """
+    n = pattern.shape[-1]
+    if not 1 < period < n - 1:
+        raise ValueError(
+            f"period must lie between 2 and {n - 2} for a pattern over {n} tokens, got {period}"
+        )
+    dest = torch.arange(1 + period, n, device=pattern.device)
+    total = torch.zeros(pattern.shape[:-2], device=pattern.device, dtype=pattern.dtype)
+    for back in range(period, n, period):
+        rows = dest[dest - back >= 1]
+        total = total + pattern[..., rows, rows - back + 1].sum(-1)
+    return total / len(dest)
+
+
+def copying_score(model: AttentionOnlyTransformer) -> Float[Tensor, "n_layers n_heads"]:
+    """Sum of the eigenvalues of each full OV circuit over the sum of their sizes, -1 to 1.
+
+    The circuit W_E W_V W_O W_U is d_vocab x d_vocab of rank d_head; its non-zero eigenvalues are
+    those of the small product W_O (W_U W_E) W_V, here in float64. 1: attending to any
+    combination of tokens raises it; for random weights mean 0, sd about 1.5 / d_head.
+    Source: Elhage et al. 2021, Summarizing OV/QK Matrices (detecting copying).
+    """
+    with torch.no_grad():
+        round_trip = model.W_U.double() @ model.W_E.double()
+        axes = "l h e d, d m, l h m f -> l h e f"
+        small = einsum(model.W_O.double(), round_trip, model.W_V.double(), axes)
+        eigenvalues = torch.linalg.eigvals(small.cpu())
+        return (eigenvalues.sum(-1).real / eigenvalues.abs().sum(-1)).float()
+
+
+def _need(pattern: Tensor, length: int) -> None:
+    if pattern.ndim < 2 or pattern.shape[-1] != pattern.shape[-2] or pattern.shape[-1] < length:
+        raise ValueError(
+            f"pattern must be (..., pos, pos) with at least {length} positions, "
+            f"got {tuple(pattern.shape)}"
+        )
