@@ -1,0 +1,57 @@
+"""Small repairs to what Jupyter Book puts on a page.
+
+- The lines `### BEGIN SOLUTION` and `### END SOLUTION` steer the notebook builder; a page shows
+  the solution whole, so the markers are dropped before the page is parsed.
+- The Colab button must open the generated notebook, not the text source.
+- The live-kernel scripts (Thebe) are added twice by their extension, which stops every script
+  after them; the book has no live kernel, so they are removed.
+"""
+
+from pathlib import PurePosixPath
+from typing import Any
+
+from sphinx.application import Sphinx
+
+MARKERS = ("### BEGIN SOLUTION", "### END SOLUTION")
+
+
+def drop_solution_markers(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Remove the marker lines from the page's source, in place."""
+    if any(marker in source[0] for marker in MARKERS):
+        lines = source[0].splitlines(keepends=True)
+        source[0] = "".join(line for line in lines if line.strip() not in MARKERS)
+
+
+def point_colab_at_notebook(context: dict[str, Any], pagename: str) -> None:
+    """Rewrite the Colab button of one page to its generated notebook."""
+    name = PurePosixPath(pagename).name
+    for group in context.get("header_buttons", []):
+        for button in group.get("buttons", []):
+            if button.get("text") == "Colab":
+                base = button["url"].split("/blob/")[0]
+                branch = button["url"].split("/blob/")[1].split("/")[0]
+                button["url"] = f"{base}/blob/{branch}/notebooks/{name}.ipynb"
+
+
+def without_thebe(files: list[Any]) -> list[Any]:
+    """The page's script or style entries, less those of the live-kernel extension."""
+
+    def text(entry: Any) -> str:
+        attributes = getattr(entry, "attributes", {})
+        return f"{getattr(entry, 'filename', entry)} {attributes}"
+
+    return [f for f in files if "THEBE_JS_URL" not in text(f) and "sphinx-thebe" not in text(f)]
+
+
+def finish_page(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: Any) -> None:
+    """Apply the page-level repairs after the theme has built its buttons."""
+    for key in ("script_files", "css_files"):
+        if key in context:
+            context[key] = without_thebe(context[key])
+    point_colab_at_notebook(context, pagename)
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("source-read", drop_solution_markers)
+    app.connect("html-page-context", finish_page, priority=900)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
