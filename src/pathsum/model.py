@@ -85,9 +85,7 @@ class AttentionOnlyTransformer(nn.Module):
         if c.norm == "pre":  # row l belongs to layer l, the last one to the unembedding
             self.norm_gain = nn.Parameter(torch.ones(c.n_layers + 1, c.d_model))
             self.norm_bias = nn.Parameter(torch.zeros(c.n_layers + 1, c.d_model))
-        positions = sinusoidal_positions(
-            c.n_ctx, c.d_model, c.position_amplitude, c.position_base
-        )
+        positions = sinusoidal_positions(c.n_ctx, c.d_model, c.position_amplitude, c.position_base)
         self.register_buffer("W_pos", positions, persistent=False)
         self.W_pos: Tensor
 
@@ -184,9 +182,7 @@ def sites(config: Config) -> list[str]:
     return ["embed", *layers, *final, "resid_final", "logits"]
 
 
-def cache(
-    model: AttentionOnlyTransformer, tokens: Int[Tensor, "batch pos"]
-) -> dict[str, Tensor]:
+def cache(model: AttentionOnlyTransformer, tokens: Int[Tensor, "batch pos"]) -> dict[str, Tensor]:
     """Every site's value in one run, by name; detached, so no graph is kept."""
     values: dict[str, Tensor] = {}
     with torch.no_grad():

@@ -36,7 +36,9 @@ def orthogonalised(
     return torch.stack(result)
 
 
-HEADS_AS_COLUMNS = "l h m d -> l m (h d)"  # W_Q, W_K, W_V: a (d_model, n_heads * d_head) matrix a layer
+HEADS_AS_COLUMNS = (
+    "l h m d -> l m (h d)"  # W_Q, W_K, W_V: a (d_model, n_heads * d_head) matrix a layer
+)
 HEADS_AS_ROWS = "l h d m -> l (h d) m"  # W_O: a (n_heads * d_head, d_model) matrix a layer
 PLAIN = "r c -> 1 r c"  # a matrix as it is
 
