@@ -105,12 +105,13 @@ def _order(name: str) -> str:
 
 _NOT_SOURCE = re.compile(r"(^|/)(tests?|testing|locale|migrations|_vendor)/|(^|/)(test_|conftest)")
 _GENERATED = re.compile(
-    r"generated (by|from|using|with|on)|auto-?generated|do not (edit|modify)|don't edit", re.IGNORECASE
+    r"generated (by|from|using|with|on)|auto-?generated|do not (edit|modify)|don't edit",
+    re.IGNORECASE,
 )
 
 
 def is_ordinary_code(source: str) -> bool:
-    """Whether a source file was plausibly written by hand: no tables, no generator, no long lines."""
+    """Whether a source file was plausibly written by hand: no tables, generator or long lines."""
     if not 400 <= len(source) <= 120_000 or _GENERATED.search(source[:1500]):
         return False
     if max(map(len, source.splitlines())) > 160:
@@ -139,7 +140,9 @@ def python_sources(path: Path, limit: int) -> Iterator[Document]:
             yield name, source
 
 
-_BLOCK_TAG = re.compile(r"</?(p|li|ul|ol|dl|dt|dd|br|note|important|h\d|div|table|tr|pre)\b[^>]*>", re.IGNORECASE)
+_BLOCK_TAG = re.compile(
+    r"</?(p|li|ul|ol|dl|dt|dd|br|note|important|h\d|div|table|tr|pre)\b[^>]*>", re.IGNORECASE
+)
 
 
 def _documentation(node: object) -> Iterator[str]:
@@ -162,7 +165,7 @@ def description_lines(markup: str) -> list[str]:
 
 
 def api_descriptions(path: Path, limit: int) -> Iterator[Document]:
-    """One document per service of botocore: its descriptions, no line twice, at most `limit` bytes."""
+    """One document per service of botocore: its descriptions, no line twice, to `limit` bytes."""
     seen: set[str] = set()
     total = 0
     with zipfile.ZipFile(path) as wheel:

@@ -6,11 +6,13 @@ and predicts the block. This is the only place besides `Tokenizer.encode` that p
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pathsum import corpus
+from pathsum.store import file_sha256
 from pathsum.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -64,7 +67,8 @@ def fingerprint(name: str, cache: Path | None = None, tokenizer: Tokenizer | Non
 def encoded(name: str, cache: Path | None = None) -> TokenData:
     """The corpus as token ids: encoded once, kept in the cache folder, read through memory maps.
 
-    CorpusError if the text cannot be had. A folder cut short by a crash is never read.
+    CorpusError if the text cannot be had. Files are compared with the sizes and hashes of their
+    record; a folder cut short or changed is not read but made again.
     """
     tokenizer = load_tokenizer()
     mark = fingerprint(name, cache, tokenizer)
@@ -81,8 +85,10 @@ def encoded(name: str, cache: Path | None = None) -> TokenData:
             try:
                 train_ids.tofile(temporary / "train.u16")
                 held_ids.tofile(temporary / "heldout.u16")
-                record = {"name": name, "fingerprint": mark, "counts": counts,
-                          "train": train_ids.size, "heldout": held_ids.size}  # fmt: skip
+                record = {"name": name, "fingerprint": mark, "counts": counts}
+                for side in ("train", "heldout"):
+                    file = temporary / f"{side}.u16"
+                    record[side] = {"bytes": file.stat().st_size, "sha256": file_sha256(file)}
                 (temporary / "record.json").write_text(json.dumps(record, indent=1))
                 shutil.rmtree(folder, ignore_errors=True)
                 os.replace(temporary, folder)
@@ -96,9 +102,12 @@ def encoded(name: str, cache: Path | None = None) -> TokenData:
 def _whole(folder: Path) -> bool:
     try:
         record = json.loads((folder / "record.json").read_text())
-        return all((folder / f"{side}.u16").stat().st_size == 2 * record[side]
-                   for side in ("train", "heldout"))  # fmt: skip
-    except (OSError, ValueError, KeyError):
+        return all(
+            (folder / f"{side}.u16").stat().st_size == record[side]["bytes"]
+            and file_sha256(folder / f"{side}.u16") == record[side]["sha256"]
+            for side in ("train", "heldout")
+        )
+    except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
@@ -129,6 +138,22 @@ def blocks(
     return inputs, targets
 
 
+def shipped_choice(
+    held: list[tuple[str, str, str]], share: float = 0.48
+) -> list[tuple[str, str, str]]:
+    """The held-out documents to ship: of each part, in order, about `share` of its characters."""
+    total: Counter[str] = Counter()
+    for part, _, text in held:
+        total[part] += len(text)
+    taken: Counter[str] = Counter()
+    chosen = []
+    for part, title, text in held:
+        if taken[part] + len(text) <= share * total[part] or not taken[part]:
+            taken[part] += len(text)
+            chosen.append((part, title, text))
+    return chosen
+
+
 def heldout_documents() -> list[tuple[str, str, str]]:
     """`(part, title, text)` of the held-out documents of `wiki-code` that the package ships."""
     file = resources.files("pathsum") / "data" / "heldout.jsonl"
@@ -141,3 +166,28 @@ def heldout_sample(n_ctx: int = 256) -> tuple[Tensor, Tensor]:
     ids = tokenizer.encode_many([text for _, _, text in heldout_documents()])
     tokens = np.concatenate([np.array(document, dtype=np.uint16) for document in ids])
     return blocks(tokens, n_ctx, np.arange(len(tokens) // n_ctx), tokenizer.start_id)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Encode a corpus into the cache (`encode NAME`) or print the held-out text that ships
+    (`heldout`, JSON lines of part, title and text)."""
+    parser = argparse.ArgumentParser(prog="python -m pathsum.dataset", description=main.__doc__)
+    parser.add_argument("action", choices=["encode", "heldout"])
+    parser.add_argument("name", nargs="?", default="wiki-code")
+    parser.add_argument("--cache", type=Path, help="folder for text and ids (default: user cache)")
+    given = parser.parse_args(arguments)
+    try:
+        if given.action == "heldout":
+            for document in shipped_choice(corpus.split(given.name, given.cache)[1]):
+                print(json.dumps(document, ensure_ascii=False))
+            return
+        data = encoded(given.name, given.cache)
+    except corpus.CorpusError as error:
+        sys.exit(f"error: {error}")
+    print(f"{data.train.size:,} tokens to train on, {data.heldout.size:,} held out")
+    for part, count in data.counts.items():
+        print(f"  {part:<14} {count['train']:>12,} {count['heldout']:>10,}")
+
+
+if __name__ == "__main__":
+    main()
