@@ -3,6 +3,7 @@
 (() => {
   const here = document.currentScript.src;
   let bundle;
+  let count = 0;
 
   function loadBundle() {
     bundle ??= new Promise((resolve, reject) => {
@@ -19,6 +20,7 @@
     if (view.dataset.state) return;
     view.dataset.state = "loading";
     const target = view.querySelector(".cv-target");
+    target.id ||= `cv-target-${++count}`;
     try {
       const { component, props } = JSON.parse(view.querySelector("script").textContent);
       const library = await loadBundle();
