@@ -1,0 +1,121 @@
+"""The paper's claims, each with what we measure on our models, a pass criterion and a verdict."""
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+
+from pathsum.runs import write_atomically
+
+VERDICTS = ("exact", "holds", "weaker", "not seen")
+MODULES = ("pathsum.claims_overview", "pathsum.claims_zero")  # where claims are registered
+RESULTS = Path("book/results/claims.json")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One claim measured: the numbers that were seen, and what follows."""
+
+    number: float  # the quantity that the criterion speaks of
+    unit: str  # "nats", "largest difference", "share", ...
+    verdict: str  # one of VERDICTS
+    detail: str  # one sentence with the numbers behind the verdict
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            raise ValueError(f"verdict must be one of {VERDICTS}, got {self.verdict!r}")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of the paper, in our words, and how it is checked here."""
+
+    id: str  # as in the claims table: A1, Z2, O11, ...
+    section: str  # of the paper
+    statement: str  # what the paper says
+    paper: str  # its result: a number, "identity", "qualitative"
+    criterion: str  # what must be seen for "holds" or "exact"
+    page: str  # chapter whose cells show it
+    measure: Callable[[], Measurement]
+
+
+_REGISTRY: dict[str, Claim] = {}
+
+
+def claim(**facts: str) -> Callable:
+    """Decorator: register the function below as the measurement of a claim."""
+
+    def register(measure: Callable[[], Measurement]) -> Callable[[], Measurement]:
+        entry = Claim(measure=measure, **facts)
+        if entry.id in _REGISTRY and _REGISTRY[entry.id].measure.__name__ != measure.__name__:
+            raise ValueError(f"claim {entry.id} is registered twice")
+        _REGISTRY[entry.id] = entry
+        return measure
+
+    return register
+
+
+def all_claims() -> dict[str, Claim]:
+    """Every registered claim by id, in the order of the modules."""
+    for module in MODULES:
+        import_module(module)
+    return dict(_REGISTRY)
+
+
+def measure(*ids: str) -> list[dict]:
+    """The named claims (all without names), measured now on the shipped models.
+
+    Rows hold the claim's facts and the measurement's. KeyError for an unknown id.
+    """
+    claims = all_claims()
+    unknown = [name for name in ids if name not in claims]
+    if unknown:
+        raise KeyError(f"no claim is called {unknown[0]!r}: there are {', '.join(claims)}")
+    rows = []
+    for name in ids or claims:
+        entry = claims[name]
+        facts = {k: v for k, v in vars(entry).items() if k != "measure"}
+        rows.append({**facts, **asdict(entry.measure())})
+    return rows
+
+
+class ClaimsTable:
+    """Measured claims as a table: HTML in a page or notebook, plain text elsewhere."""
+
+    def __init__(self, rows: list[dict]) -> None:
+        self.rows = rows
+
+    def _repr_markdown_(self) -> str:
+        head = "| claim | statement | criterion | seen here | verdict |\n| --- | --- | --- | --- | --- |"
+        lines = [
+            f"| {r['id']} | {r['statement']} | {r['criterion']} | {r['detail']} | **{r['verdict']}** |"
+            for r in self.rows
+        ]
+        return "\n".join([head, *lines])
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{r['id']}: {r['verdict']}. {r['detail']}" for r in self.rows)
+
+
+def show(*ids: str) -> ClaimsTable:
+    """Measure the named claims and show statement, criterion, what was seen and verdict."""
+    return ClaimsTable(measure(*ids))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m pathsum.claims", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    runner = commands.add_parser("run", help="measure all claims and rewrite the result file")
+    runner.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args(arguments)
+    rows = measure()
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(options.out, json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+    for row in rows:
+        print(f"{row['id']:>4}  {row['verdict']:<8}  {row['detail']}")
+
+
+if __name__ == "__main__":
+    main()
