@@ -1,0 +1,1 @@
+"""Checks for the exercises, one module per chapter; `core` holds what they share."""

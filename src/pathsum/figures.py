@@ -1,0 +1,172 @@
+"""The book's figures: each function takes tensors and labels and returns `(fig, ax)`.
+
+They compute no result, load nothing and show nothing. Patterns are `viridis` from 0 to 1, signed
+values `PuOr` with equal limits around 0; destinations go down, sources across. All are drawn in the
+style `pathsum.book`, which `plt.style.use("pathsum.book")` also sets for figures of your own.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+
+import matplotlib.pyplot as plt
+import torch
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+STYLE = "pathsum.book"
+MARKERS = "osD^vPX"
+
+
+def styled(draw: Callable) -> Callable:
+    """Decorator: draw in the book's style, whatever style is in use."""
+
+    @wraps(draw)
+    def drawn(*args: object, **kwargs: object) -> tuple[Figure, Axes]:
+        with plt.style.context(STYLE):
+            return draw(*args, **kwargs)
+
+    return drawn
+
+
+@styled
+def attention_pattern(
+    pattern: Float[Tensor, "dest src"], tokens: Sequence[str], title: str = ""
+) -> tuple[Figure, Axes]:
+    """One head's attention: row = destination, column = source, each row sums to 1.
+
+    ValueError unless there is one token per row and column, or if a weight is outside 0 to 1.
+    """
+    values = plain(pattern)
+    _labels_fit(values, tokens, tokens)
+    if not bool(((values >= -1e-5) & (values <= 1 + 1e-5)).all()):
+        raise ValueError(
+            f"attention weights lie between 0 and 1, got {float(values.min()):.3g} to "
+            f"{float(values.max()):.3g}: pass the pattern, after the softmax, not the scores"
+        )
+    side = min(max(3.6, 1.6 + 0.16 * len(tokens)), 6.4)
+    fig, ax = plt.subplots(figsize=(side + 0.5, side))
+    image = ax.imshow(values, cmap="viridis", vmin=0, vmax=1)
+    fig.colorbar(image, ax=ax, label="attention (share of its row)", shrink=0.8)
+    token_axes(ax, tokens, tokens)
+    ax.set(xlabel="source: read from", ylabel="destination: written to", title=title)
+    return fig, ax
+
+
+@styled
+def signed_matrix(
+    values: Float[Tensor, "rows columns"],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    row_axis: str,
+    column_axis: str,
+    unit: str,
+    title: str = "",
+) -> tuple[Figure, Axes]:
+    """A matrix of signed values: purple above 0, orange below, white at 0.
+
+    ValueError unless there is one label per row and per column, or if a value is not finite.
+    """
+    values = plain(values)
+    _labels_fit(values, rows, columns)
+    if not bool(values.isfinite().all()):
+        raise ValueError("values must be finite, got NaN or infinity")
+    limit = float(values.abs().max()) or 1.0
+    width = min(max(3.4, 1.9 + 0.18 * len(columns)), 6.4)
+    height = min(max(2.4, 1.2 + 0.18 * len(rows)), 6.4)
+    fig, ax = plt.subplots(figsize=(width, height))
+    image = ax.imshow(values, cmap="PuOr", vmin=-limit, vmax=limit, aspect="auto")
+    fig.colorbar(image, ax=ax, label=unit)
+    token_axes(ax, rows, columns)
+    ax.set(xlabel=column_axis, ylabel=row_axis, title=title)
+    return fig, ax
+
+
+@styled
+def head_scores(
+    scores: Float[Tensor, "n_layers n_heads"], label: str, title: str = ""
+) -> tuple[Figure, Axes]:
+    """A score between 0 and 1 for every head, one row per layer, with the number in each cell."""
+    values = plain(scores)
+    n_layers, n_heads = values.shape
+    fig, ax = plt.subplots(figsize=(5.2, 1.3 + 0.45 * n_layers))
+    image = ax.imshow(values, cmap="viridis", vmin=0, vmax=1, aspect="auto")
+    fig.colorbar(image, ax=ax, label=label)
+    for layer in range(n_layers):
+        for head in range(n_heads):
+            value = float(values[layer, head])
+            ink = "black" if value > 0.6 else "white"
+            ax.text(head, layer, f"{value:.2f}", ha="center", va="center", color=ink, fontsize=8)
+    ax.set_yticks(range(n_layers), [f"L{layer}" for layer in range(n_layers)])
+    ax.set_xticks(range(n_heads), [f"H{head}" for head in range(n_heads)])
+    ax.set(title=title)
+    return fig, ax
+
+
+@styled
+def lines(
+    series: Mapping[str, tuple[Float[Tensor, " n"], Float[Tensor, " n"]]],
+    x_axis: str,
+    y_axis: str,
+    title: str = "",
+    log_x: bool = False,
+    log_y: bool = False,
+) -> tuple[Figure, Axes]:
+    """Named curves (x, y), told apart by colour and dash."""
+    fig, ax = plt.subplots()
+    for name, (x, y) in series.items():
+        ax.plot(plain(x), plain(y), label=name)
+    ax.set(xlabel=x_axis, ylabel=y_axis, title=title)
+    ax.set_xscale("log" if log_x else "linear")
+    ax.set_yscale("log" if log_y else "linear")
+    if len(series) > 1:
+        ax.legend()
+    return fig, ax
+
+
+@styled
+def named_points(
+    groups: Mapping[str, tuple[Float[Tensor, " n"], Float[Tensor, " n"], Sequence[str]]],
+    x_axis: str,
+    y_axis: str,
+    title: str = "",
+) -> tuple[Figure, Axes]:
+    """Groups of points (x, y, a name per point); groups differ in colour and marker."""
+    fig, ax = plt.subplots()
+    for (group, (x, y, names)), marker in zip(groups.items(), MARKERS):
+        x, y = plain(x), plain(y)
+        if not len(x) == len(y) == len(names):
+            raise ValueError(f"{group}: {len(x)} x, {len(y)} y and {len(names)} names must be equal")
+        ax.plot(x, y, linestyle="", marker=marker, label=group)
+        for a, b, name in zip(x.tolist(), y.tolist(), names):
+            ax.annotate(
+                name, (a, b), (4, 3), textcoords="offset points", fontsize=8, parse_math=False
+            )
+    ax.set(xlabel=x_axis, ylabel=y_axis, title=title)
+    if len(groups) > 1:
+        ax.legend()
+    return fig, ax
+
+
+def token_axes(ax: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
+    """Write a label at every row and column, exactly as it is ("$" is no mathematics)."""
+    size = max(5.5, min(9.0, 190 / max(len(rows), len(columns), 1)))
+    ax.set_yticks(range(len(rows)), list(rows), parse_math=False, fontsize=size)
+    ax.set_xticks(
+        range(len(columns)), list(columns), parse_math=False, fontsize=size, rotation=90
+    )
+    ax.tick_params(length=0)
+
+
+def plain(values: Tensor) -> Tensor:
+    """The numbers to draw: on the CPU, without a graph, as float32."""
+    return torch.as_tensor(values).detach().to("cpu", torch.float32)
+
+
+def _labels_fit(values: Tensor, rows: Sequence[str], columns: Sequence[str]) -> None:
+    if tuple(values.shape) != (len(rows), len(columns)):
+        raise ValueError(
+            f"values must have one row per row label and one column per column label, "
+            f"({len(rows)}, {len(columns)}), got {tuple(values.shape)}"
+        )
