@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 
 import matplotlib.pyplot as plt
+import numpy as np
 import torch
 from jaxtyping import Float
 from matplotlib.axes import Axes
@@ -70,9 +71,9 @@ def signed_matrix(
     """
     values = plain(values)
     _labels_fit(values, rows, columns)
-    if not bool(values.isfinite().all()):
+    if not np.isfinite(values).all():
         raise ValueError("values must be finite, got NaN or infinity")
-    limit = float(values.abs().max()) or 1.0
+    limit = float(np.abs(values).max()) or 1.0
     width = min(max(3.4, 1.9 + 0.18 * len(columns)), 6.4)
     height = min(max(2.4, 1.2 + 0.18 * len(rows)), 6.4)
     fig, ax = plt.subplots(figsize=(width, height))
@@ -159,12 +160,12 @@ def token_axes(ax: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
     ax.tick_params(length=0)
 
 
-def plain(values: Tensor) -> Tensor:
+def plain(values: Tensor) -> np.ndarray:
     """The numbers to draw: on the CPU, without a graph, as float32."""
-    return torch.as_tensor(values).detach().to("cpu", torch.float32)
+    return torch.as_tensor(values).detach().to("cpu", torch.float32).numpy()
 
 
-def _labels_fit(values: Tensor, rows: Sequence[str], columns: Sequence[str]) -> None:
+def _labels_fit(values: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> None:
     if tuple(values.shape) != (len(rows), len(columns)):
         raise ValueError(
             f"values must have one row per row label and one column per column label, "
