@@ -4,8 +4,6 @@ A block is `n_ctx` tokens; the model reads the start token and the block's first
 and predicts the block. This is the only place besides `Tokenizer.encode` that puts a start token.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json
@@ -21,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from jaxtyping import Int, UInt16
 from torch import Tensor
 from tqdm import tqdm
 
@@ -33,13 +32,15 @@ from pathsum.tokenizer import Tokenizer, load_tokenizer
 class TokenData:
     """A corpus as token ids, without start tokens."""
 
-    train: np.ndarray  # uint16, 1-D, in shuffled pieces of about 20,000 characters
-    heldout: np.ndarray  # uint16, 1-D, whole documents that `train` holds nothing of
+    train: UInt16[np.ndarray, " train"]  # in shuffled pieces of about 20,000 characters
+    heldout: UInt16[np.ndarray, " heldout"]  # whole documents that `train` holds nothing of
     fingerprint: str  # of text, cleaning, split and tokenizer
     counts: dict[str, dict[str, int]]  # part -> {"train": tokens, "heldout": tokens}
 
 
-def _encode(tokenizer: Tokenizer, items: list[tuple[str, str]], label: str):
+def _encode(
+    tokenizer: Tokenizer, items: list[tuple[str, str]], label: str
+) -> tuple[UInt16[np.ndarray, " tokens"], Counter[str]]:
     counts: Counter[str] = Counter()
     chunks = []
     with tqdm(total=len(items), desc=f"encoding {label}", unit=" pieces") as bar:
@@ -59,7 +60,7 @@ def fingerprint(name: str, cache: Path | None = None, tokenizer: Tokenizer | Non
     ingredients = [
         corpus.text_fingerprint(name, cache),
         f"{corpus.PIECE} {corpus.HELD_OUT} {corpus.SPLIT_SEED}",
-        tokenizer.inner.to_str(),
+        tokenizer.file_text,
     ]
     return hashlib.sha256("\n".join(ingredients).encode()).hexdigest()
 
@@ -90,8 +91,9 @@ def encoded(name: str, cache: Path | None = None) -> TokenData:
                     file = temporary / f"{side}.u16"
                     record[side] = {"bytes": file.stat().st_size, "sha256": file_sha256(file)}
                 (temporary / "record.json").write_text(json.dumps(record, indent=1))
-                shutil.rmtree(folder, ignore_errors=True)
-                os.replace(temporary, folder)
+                if not _whole(folder):  # unless another process was faster
+                    shutil.rmtree(folder, ignore_errors=True)
+                    os.replace(temporary, folder)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
     record = json.loads((folder / "record.json").read_text())
@@ -111,15 +113,18 @@ def _whole(folder: Path) -> bool:
         return False
 
 
-def _map(path: Path) -> np.ndarray:
+def _map(path: Path) -> UInt16[np.ndarray, " tokens"]:
     if path.stat().st_size == 0:
         return np.empty(0, np.uint16)
     return np.memmap(path, dtype=np.uint16, mode="r")
 
 
 def blocks(
-    tokens: np.ndarray, n_ctx: int, indices: np.ndarray | Tensor | list[int], start_id: int = 0
-) -> tuple[Tensor, Tensor]:
+    tokens: UInt16[np.ndarray, " tokens"],
+    n_ctx: int,
+    indices: Int[np.ndarray, " batch"] | Int[Tensor, " batch"] | list[int],
+    start_id: int = 0,
+) -> tuple[Int[Tensor, "batch n_ctx"], Int[Tensor, "batch n_ctx"]]:
     """Inputs and targets of the blocks numbered `indices`, both (batch, n_ctx), int64.
 
     Block i is tokens[i * n_ctx : (i + 1) * n_ctx]; targets are the block, inputs the start token
@@ -160,7 +165,9 @@ def heldout_documents() -> list[tuple[str, str, str]]:
     return [tuple(json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
-def heldout_sample(n_ctx: int = 256) -> tuple[Tensor, Tensor]:
+def heldout_sample(
+    n_ctx: int = 256,
+) -> tuple[Int[Tensor, "blocks n_ctx"], Int[Tensor, "blocks n_ctx"]]:
     """All whole blocks of the shipped held-out text as (inputs, targets), each (blocks, n_ctx)."""
     tokenizer = load_tokenizer()
     ids = tokenizer.encode_many([text for _, _, text in heldout_documents()])

@@ -5,8 +5,6 @@ put there by `encode(..., start=True)` or by the block builder of `pathsum.datas
 comes out of text. Text that spells `<start>` is encoded as the ordinary characters it is.
 """
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import json
@@ -17,6 +15,7 @@ from pathlib import Path
 
 import tokenizers
 import torch
+from jaxtyping import Int
 from tokenizers import decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
@@ -45,13 +44,14 @@ _VISIBLE = str.maketrans({" ": "·", "\n": "↵", "\t": "⇥", "\r": "␍"})
 class Tokenizer:
     """Text to token ids and back; wraps a trained `tokenizers.Tokenizer`."""
 
-    def __init__(self, inner: tokenizers.Tokenizer):
+    def __init__(self, inner: tokenizers.Tokenizer, file_text: str = ""):
         if inner.token_to_id(START) != 0:
             raise ValueError(
                 f"the start token {START!r} must have id 0, got {inner.token_to_id(START)}: "
                 "train the tokenizer with python -m pathsum.tokenizer train NAME"
             )
         self.inner = inner
+        self.file_text = file_text or inner.to_str()  # what a fingerprint of the ids hashes
         self.start_id = 0
         self.d_vocab = inner.get_vocab_size()
         by_id = sorted(inner.get_vocab().items(), key=lambda item: item[1])
@@ -61,23 +61,23 @@ class Tokenizer:
         """Ids of each text, without start tokens; uses all cores."""
         return [e.ids for e in self.inner.encode_batch_fast(texts, add_special_tokens=False)]
 
-    def encode(self, text: str, start: bool = True) -> Tensor:
+    def encode(self, text: str, start: bool = True) -> Int[Tensor, " pos"]:
         """Ids of a text, shape (pos,), int64; the start token first unless `start=False`."""
         ids = self.encode_many([text])[0]
         return torch.tensor([self.start_id] * start + ids, dtype=torch.long)
 
-    def _ids(self, ids: Tensor | Iterable[int]) -> list[int]:
+    def _ids(self, ids: Int[Tensor, "..."] | Iterable[int]) -> list[int]:
         plain = [int(i) for i in (ids.flatten().tolist() if isinstance(ids, Tensor) else ids)]
         wrong = [i for i in plain if not 0 <= i < self.d_vocab]
         if wrong:
             raise ValueError(f"token ids must lie in 0..{self.d_vocab - 1}, got {wrong[0]}")
         return plain
 
-    def decode(self, ids: Tensor | Iterable[int]) -> str:
+    def decode(self, ids: Int[Tensor, "..."] | Iterable[int]) -> str:
         """The text of ids; start tokens give nothing, bytes that are no UTF-8 give U+FFFD."""
         return b"".join(self.token_bytes[i] for i in self._ids(ids)).decode("utf-8", "replace")
 
-    def token_strings(self, ids: Tensor | Iterable[int]) -> list[str]:
+    def token_strings(self, ids: Int[Tensor, "..."] | Iterable[int]) -> list[str]:
         """Printable form of each token.
 
         Space `·`, newline `↵`, tab `⇥`; bytes that are no whole character `0xNN`; `<start>`.
@@ -121,7 +121,7 @@ def load_tokenizer(path: Path | None = None) -> Tokenizer:
         inner = tokenizers.Tokenizer.from_str(text)
     except Exception as error:
         raise ValueError(f"{file} is not a tokenizers file ({error}): train one anew") from error
-    return Tokenizer(inner)
+    return Tokenizer(inner, text.strip())
 
 
 def _byte_level(model: models.BPE) -> tokenizers.Tokenizer:
@@ -148,7 +148,7 @@ def train_tokenizer(texts: Iterable[str], d_vocab: int = D_VOCAB) -> Tokenizer:
 def save_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
     """Write the tokenizer file under a temporary name and move it into place."""
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(tokenizer.inner.to_str() + "\n", encoding="utf-8")
+    temporary.write_text(tokenizer.file_text + "\n", encoding="utf-8")
     os.replace(temporary, path)
 
 
