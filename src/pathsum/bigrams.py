@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Integer
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from tqdm.auto import tqdm
@@ -47,7 +47,7 @@ class BigramCounts:
 
 
 def count_bigrams(
-    first: Int[Tensor, " pairs"], second: Int[Tensor, " pairs"], d_vocab: int
+    first: Integer[Tensor, " pairs"], second: Integer[Tensor, " pairs"], d_vocab: int
 ) -> BigramCounts:
     """Counts of the pairs (first[i], second[i])."""
     keys, counts = torch.unique(first.long() * d_vocab + second.long(), return_counts=True)
