@@ -5,14 +5,34 @@
 - The Colab button must open the generated notebook, not the text source.
 - The live-kernel scripts (Thebe) are added twice by their extension, which stops every script
   after them; the book has no live kernel, so they are removed.
+- Citations are set as (Author, year), with round brackets.
 """
 
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
 from sphinx.application import Sphinx
+from sphinxcontrib.bibtex.plugin import register_plugin
+from sphinxcontrib.bibtex.style.referencing import BracketStyle
+from sphinxcontrib.bibtex.style.referencing.author_year import AuthorYearReferenceStyle
 
 MARKERS = ("### BEGIN SOLUTION", "### END SOLUTION")
+
+
+def round_brackets() -> BracketStyle:
+    return BracketStyle(left="(", right=")")
+
+
+@dataclass
+class RoundAuthorYear(AuthorYearReferenceStyle):
+    """(Author, year), the form that the notebooks use too."""
+
+    bracket_parenthetical: BracketStyle = field(default_factory=round_brackets)
+    bracket_textual: BracketStyle = field(default_factory=round_brackets)
+    bracket_author: BracketStyle = field(default_factory=round_brackets)
+    bracket_label: BracketStyle = field(default_factory=round_brackets)
+    bracket_year: BracketStyle = field(default_factory=round_brackets)
 
 
 def drop_solution_markers(app: Sphinx, docname: str, source: list[str]) -> None:
@@ -52,6 +72,9 @@ def finish_page(app: Sphinx, pagename: str, templatename: str, context: dict, do
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
+    register_plugin(
+        "sphinxcontrib.bibtex.style.referencing", "author_year_round", RoundAuthorYear
+    )
     app.connect("source-read", drop_solution_markers)
     app.connect("html-page-context", finish_page, priority=900)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
