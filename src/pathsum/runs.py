@@ -87,6 +87,8 @@ class Run:
             )
         if last.exists():
             self._load(last)
+            theirs.setdefault("resumed", []).append({"step": self.step, **machine(self.device)})
+            write_atomically(about, json.dumps(theirs, indent=1))
             kept = [line for line in log_lines(self.folder) if line["step"] <= self.step]
             write_atomically(self.folder / "log.jsonl", "".join(json.dumps(r) + "\n" for r in kept))
 
@@ -130,7 +132,7 @@ class Run:
                 resid, self.model.W_U, y.to(self.device).flatten(), self.config.rounded_loss
             )
         loss.backward()
-        value = float(loss)
+        value = loss.item()
         if not np.isfinite(value):
             raise RunError(
                 f"the loss became {value} at step {self.step}: resume from the last checkpoint "

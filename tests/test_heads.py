@@ -1,0 +1,104 @@
+"""Behaviour scores on patterns whose answer is known, and on planted weights."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from pathsum.heads import (
+    copying_score,
+    prefix_matching_score,
+    present_token_score,
+    previous_token_score,
+    repeated_tokens,
+    start_token_score,
+)
+from pathsum.model import AttentionOnlyTransformer, Config
+
+N, PERIOD = 13, 4  # start token and three copies of four tokens
+
+
+def pattern_looking_back(offset):
+    """All attention `offset` back; the first rows rest on the start token."""
+    pattern = torch.zeros(N, N)
+    for dest in range(N):
+        pattern[dest, max(0, dest - offset)] = 1
+    return pattern
+
+
+def test_repeated_tokens_start_once_and_repeat():
+    tokens = repeated_tokens(5, PERIOD, 3, 17, torch.Generator().manual_seed(0), start_id=3)
+    assert tokens.shape == (5, N)
+    assert (tokens == 3).sum() == 5 and (tokens[:, 0] == 3).all()
+    assert_close(tokens[:, 1:5], tokens[:, 5:9])
+    assert_close(tokens[:, 1:5], tokens[:, 9:])
+    drawn = repeated_tokens(2000, PERIOD, 1, 17, torch.Generator().manual_seed(0), start_id=3)
+    assert set(drawn[:, 1:].flatten().tolist()) == set(range(17)) - {3}
+
+
+def test_an_induction_head_lies_one_short_of_the_period():
+    assert prefix_matching_score(pattern_looking_back(PERIOD - 1), PERIOD) == 1
+    assert prefix_matching_score(pattern_looking_back(PERIOD), PERIOD) == 0  # duplicate-token head
+    assert prefix_matching_score(pattern_looking_back(1), PERIOD) == 0  # previous-token head
+
+
+def test_prefix_matching_sums_over_all_earlier_copies():
+    pattern = torch.zeros(N, N)
+    for dest in range(N):
+        earlier = [dest - b + 1 for b in range(PERIOD, N, PERIOD) if dest - b >= 1]
+        for src in earlier:
+            pattern[dest, src] = 1 / len(earlier)
+    assert_close(prefix_matching_score(pattern, PERIOD), torch.tensor(1.0))
+
+
+def test_prefix_matching_equals_a_slow_loop():
+    pattern = torch.rand(2, 3, N, N, generator=torch.Generator().manual_seed(1)).tril()
+    total, count = torch.zeros(2, 3), 0
+    for dest in range(1 + PERIOD, N):
+        count += 1
+        for src in range(1, N):
+            same = (src - 1 - 1) % PERIOD == (dest - 1) % PERIOD and 1 <= src - 1 < dest
+            if same:
+                total += pattern[:, :, dest, src]
+    # sources whose predecessor is a copy of dest, the destination itself excluded
+    assert_close(prefix_matching_score(pattern, PERIOD), total / count)
+
+
+def test_offsets_are_told_apart():
+    assert previous_token_score(pattern_looking_back(1)) == 1
+    assert previous_token_score(pattern_looking_back(2)) == pytest.approx(1 / (N - 1))
+    assert present_token_score(pattern_looking_back(0)) == 1
+    assert present_token_score(pattern_looking_back(1)) == 0
+    assert start_token_score(pattern_looking_back(N)) == 1
+
+
+@pytest.mark.parametrize("wrong", [torch.ones(3), torch.ones(2, 3, 4), torch.ones(1, 1)])
+def test_scores_refuse_what_is_no_pattern(wrong):
+    with pytest.raises((ValueError, TypeError)):
+        previous_token_score(wrong)
+
+
+@pytest.mark.parametrize("period", [1, 12, 40])
+def test_a_period_that_does_not_fit_is_refused(period):
+    with pytest.raises(ValueError, match=f"got {period}"):
+        prefix_matching_score(pattern_looking_back(1), period)
+
+
+def dense_copying(model, layer, head):
+    circuit = model.W_E @ model.W_V[layer, head] @ model.W_O[layer, head] @ model.W_U
+    eigenvalues = torch.linalg.eigvals(circuit.double())
+    return (eigenvalues.sum().real / eigenvalues.abs().sum()).float()
+
+
+def test_copying_equals_the_eigenvalues_of_the_dense_circuit():
+    model = AttentionOnlyTransformer(Config(2, 3, 12, 5, 17, 7), seed=3).requires_grad_(False)
+    expected = [[dense_copying(model, layer, head) for head in range(3)] for layer in range(2)]
+    assert_close(copying_score(model), torch.tensor(expected), rtol=1e-4, atol=1e-4)
+
+
+def test_a_planted_copying_head_scores_one_and_its_negative_minus_one():
+    model = AttentionOnlyTransformer(Config(1, 3, 17, 5, 17, 7), seed=3).requires_grad_(False)
+    model.W_E.copy_(torch.eye(17))
+    model.W_U.copy_(torch.eye(17))
+    model.W_O[0, 0] = model.W_V[0, 0].mT
+    model.W_O[0, 1] = -model.W_V[0, 1].mT
+    assert_close(copying_score(model)[0, :2], torch.tensor([1.0, -1.0]))
