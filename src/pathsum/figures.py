@@ -150,6 +150,30 @@ def named_points(
     return fig, ax
 
 
+@styled
+def token_values(
+    values: Float[Tensor, " n"],
+    tokens: Sequence[str],
+    y_axis: str,
+    shade: tuple[int, int] | None = None,
+    title: str = "",
+) -> tuple[Figure, Axes]:
+    """One value per token, from left to right; tokens `shade[0]` to `shade[1]` on grey."""
+    heights = plain(values)
+    if heights.shape != (len(tokens),):
+        raise ValueError(f"needs one value per token, got {heights.shape} for {len(tokens)} tokens")
+    fig, ax = plt.subplots()
+    if shade:
+        ax.axvspan(shade[0] - 0.5, shade[1] + 0.5, color="0.9", zorder=0)
+    ax.plot(heights, linestyle="-", linewidth=0.8, color="0.6")
+    ax.plot(heights, linestyle="", marker="o", color="C0")
+    size = max(5.5, min(9.0, 250 / max(len(tokens), 1)))
+    ax.set_xticks(range(len(tokens)), list(tokens), parse_math=False, fontsize=size, rotation=90)
+    ax.set(ylabel=y_axis, title=title)
+    ax.margins(x=0.02)
+    return fig, ax
+
+
 def token_axes(ax: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
     """Write a label at every row and column, exactly as it is ("$" is no mathematics)."""
     size = max(5.5, min(9.0, 190 / max(len(rows), len(columns), 1)))
