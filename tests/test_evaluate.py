@@ -56,7 +56,9 @@ def hand_built_induction():
     model.W_pos.zero_()
     model.W_pos[:, -2:] = torch.stack([angle.cos(), angle.sin()], dim=1)
     cos, sin = angle[1].cos(), angle[1].sin()
-    model.W_Q[0, 0, -2:, :2] = 3000 * torch.stack([torch.stack([cos, -sin]), torch.stack([sin, cos])])
+    model.W_Q[0, 0, -2:, :2] = 3000 * torch.stack(
+        [torch.stack([cos, -sin]), torch.stack([sin, cos])]
+    )
     model.W_K[0, 0, -2:, :2] = torch.eye(2)
     model.W_V[0, 0], model.W_O[0, 0] = present, previous.T
     model.W_Q[1, 0], model.W_K[1, 0] = 60 * present, previous

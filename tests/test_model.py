@@ -76,7 +76,9 @@ def test_one_head_equals_torch_multihead_attention_without_positions():
     model.W_pos.zero_()
     torch_layer = torch.nn.MultiheadAttention(15, 3, bias=False, batch_first=True)
     with torch.no_grad():
-        side_by_side = [W[0].permute(0, 2, 1).reshape(15, 15) for W in (model.W_Q, model.W_K, model.W_V)]
+        side_by_side = [
+            W[0].permute(0, 2, 1).reshape(15, 15) for W in (model.W_Q, model.W_K, model.W_V)
+        ]
         torch_layer.in_proj_weight.copy_(torch.cat(side_by_side))
         torch_layer.out_proj.weight.copy_(model.W_O[0].reshape(15, 15).T)
         resid = model.W_E[x]
@@ -128,7 +130,9 @@ def test_a_hook_that_patches_every_head_output_gives_the_other_run():
     source = cache(model, other)
     logits = model(x, hook=lambda site, value: source[site] if site == "resid_final" else None)
     assert_close(logits, source["logits"])
-    logits = model(x, hook=lambda site, value: torch.zeros_like(value) if "result" in site else None)
+    logits = model(
+        x, hook=lambda site, value: torch.zeros_like(value) if "result" in site else None
+    )
     assert_close(logits, (model.W_E @ model.W_U)[x])
 
 

@@ -202,7 +202,9 @@ def test_the_quick_preset_learns_the_shipped_sample_in_two_minutes(tmp_path):
     lines = log_lines(tmp_path / "run")
     assert lines[-1]["heldout_loss"] < 5.0, done.stdout
     assert lines[-1]["tokens"] == 800 * 16 * 128
-    assert lines[-1]["seconds"] < 120, f"training alone; the command took {time.time() - began:.0f} s"
+    assert lines[-1]["seconds"] < 120, (
+        f"training alone; the command took {time.time() - began:.0f} s"
+    )
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load, load_file
 
 from pathsum.bigrams import KneserNey, shipped_counts
+from pathsum.cards import card_text, summary
 from pathsum.dataset import heldout_sample
 from pathsum.evaluate import token_losses, training_record
 from pathsum.model import AttentionOnlyTransformer, Config
@@ -128,9 +129,11 @@ def export(run: Path, name: str) -> None:
         "tokens": last["tokens"],
         "minutes": round(last["seconds"] / 60, 1),
         "sha256": hashlib.sha256((MODELS / f"{name}.safetensors").read_bytes()).hexdigest(),
+        "final": _rounded(summary(last)),
         "probe": {"tokens": tokens, "logits": _probe_logits(model, tokens).tolist()},
     }
     write_atomically(MODELS / f"{name}.json", json.dumps(card, indent=1) + "\n")
+    write_atomically(MODELS / f"{name}.md", card_text(card))
     compact = "".join(json.dumps(_rounded(r)) + "\n" for r in records)
     write_atomically(MODELS / f"{name}.log.jsonl", compact)
 
