@@ -6,10 +6,12 @@
 - The live-kernel scripts (Thebe) are added twice by their extension, which stops every script
   after them; the book has no live kernel, so they are removed.
 - Citations are set as (Author, year), with round brackets.
+- A few elements of the theme have names that a screen reader cannot use; they get better ones.
 """
 
+import re
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sphinx.application import Sphinx
@@ -18,6 +20,18 @@ from sphinxcontrib.bibtex.style.referencing import BracketStyle
 from sphinxcontrib.bibtex.style.referencing.author_year import AuthorYearReferenceStyle
 
 MARKERS = ("### BEGIN SOLUTION", "### END SOLUTION")
+
+# What the theme writes -> what is written instead, in every page.
+NAMES = (
+    # The search button reads "Search Ctrl+K"; its label must not say less than that.
+    (r'(search-button-field[^>]*?) title="Search" aria-label="Search"', r"\1"),
+    # The icons inside the labelled theme button are pictures of its state, not further names.
+    (r'(class="theme-switch [^>]*?)\s+title="[^"]*"', r'\1 aria-hidden="true"'),
+    # A fold is called what it says ("Show a solution").
+    (r'<summary aria-label="Toggle hidden content">', "<summary>"),
+    # A list role needs list items; citations have a role of their own.
+    (r'<div role="list" class="citation-list">', '<div class="citation-list">'),
+)
 
 
 def round_brackets() -> BracketStyle:
@@ -71,10 +85,22 @@ def finish_page(app: Sphinx, pagename: str, templatename: str, context: dict, do
     point_colab_at_notebook(context, pagename)
 
 
+def name_elements(app: Sphinx, exception: Exception | None) -> None:
+    """Rewrite NAMES in the finished pages."""
+    if exception is None and app.builder.format == "html":
+        for path in Path(app.outdir).rglob("*.html"):
+            old = new = path.read_text(encoding="utf-8")
+            for pattern, better in NAMES:
+                new = re.sub(pattern, better, new)
+            if new != old:
+                path.write_text(new, encoding="utf-8")
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     register_plugin(
         "sphinxcontrib.bibtex.style.referencing", "author_year_round", RoundAuthorYear
     )
     app.connect("source-read", drop_solution_markers)
     app.connect("html-page-context", finish_page, priority=900)
+    app.connect("build-finished", name_elements)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,8 +1,8 @@
 """Build the executed book into `_build/html`; `make book` calls this.
 
 Warnings and cell errors fail the build. Executed cells are cached, but the cache of the
-notebook tools knows only the text of the cells: here it is also keyed on the package, its data
-and the pinned versions, so that a changed helper executes every chapter again.
+notebook tools knows only the text of the cells: here it is also keyed on the package, its data,
+the page hooks and the pinned versions, so that a changed helper executes every chapter again.
 """
 
 import hashlib
@@ -20,9 +20,9 @@ BUILD = ROOT / "_build"
 
 
 def execution_key(root: Path = ROOT) -> str:
-    """A hash of all that a cell's output depends on besides the cell."""
+    """A hash of all that a page depends on besides its own text."""
     digest = hashlib.sha256(sys.version.encode())
-    files = [root / "requirements.lock"]
+    files = [root / "requirements.lock", *sorted((root / "ext").glob("*.py"))]
     files += sorted(p for p in (root / "src").rglob("*") if p.is_file())
     for path in files:
         if path.suffix == ".pyc" or ".egg-info" in str(path):

@@ -16,6 +16,33 @@
     return bundle;
   }
 
+  // The pictures are canvases without names, chosen with the mouse alone: say what they are,
+  // and make the small ones buttons that the keyboard reaches too.
+  function nameParts(target) {
+    for (const heading of target.querySelectorAll("h1, h2, h3, h4")) heading.role = "presentation";
+    for (const heading of target.querySelectorAll("h4")) {
+      const box = heading.parentElement;
+      const canvas = box.querySelector("canvas");
+      if (!canvas || box.tabIndex === 0) continue;
+      canvas.role = "presentation";
+      box.tabIndex = 0;
+      box.role = "button";
+      box.ariaLabel = `${heading.textContent}: show this head's attention pattern`;
+      box.addEventListener("keydown", (event) => {
+        if (event.key !== "Enter" && event.key !== " ") return;
+        event.preventDefault();
+        box.click();
+      });
+    }
+    const shown = target.querySelector("h2");
+    const large = [...target.querySelectorAll("canvas[role=img]")].at(-1);
+    if (large) {
+      large.ariaLabel =
+        `Attention pattern of head ${shown?.textContent ?? ""}: ` +
+        "destination tokens run down, source tokens across, darker is more attention";
+    }
+  }
+
   async function draw(view) {
     if (view.dataset.state) return;
     view.dataset.state = "loading";
@@ -25,6 +52,12 @@
       const { component, props } = JSON.parse(view.querySelector("script").textContent);
       const library = await loadBundle();
       library.render(target.id, library[component], props);
+      new MutationObserver(() => nameParts(target)).observe(target, { childList: true, subtree: true });
+      await new Promise((resolve) => {
+        const wait = () => (target.querySelector("canvas") ? resolve() : requestAnimationFrame(wait));
+        wait();
+      });
+      nameParts(target);
       view.dataset.state = "drawn";
     } catch (error) {
       target.textContent = `This figure could not be drawn: ${error.message}.`;
