@@ -13,6 +13,7 @@ import nbformat
 import pytest
 import yaml
 from markdown_it import MarkdownIt
+from mdit_py_plugins.dollarmath import dollarmath_plugin
 from nbclient import NotebookClient
 
 from pathsum.notebooks import STUB, editions
@@ -127,9 +128,10 @@ def cells(text: str, kind: str) -> list[str]:
 
 
 def raw_myst(markdown: str) -> list[str]:
-    """What of MyST is left in some Markdown, outside of code."""
+    """What of MyST is left in some Markdown, outside of code and formulas."""
     found = []
-    for token in MarkdownIt("commonmark").enable("table").parse(markdown):
+    viewer = MarkdownIt("commonmark").enable("table").use(dollarmath_plugin, allow_labels=False)
+    for token in viewer.parse(markdown):
         if token.type == "fence" and token.info.startswith("{"):
             found.append(token.info)
         for child in token.children or []:
