@@ -1,0 +1,121 @@
+"""QK and OV circuits over the vocabulary, the direct path, positions, and copying statistics."""
+
+import torch
+from einops import einsum
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.composition import ov_circuits, qk_circuits
+from pathsum.factored import FactoredMatrix
+from pathsum.model import AttentionOnlyTransformer
+
+
+def full_ov_circuits(model: AttentionOnlyTransformer, layer: int) -> FactoredMatrix:
+    """How attending to each source token moves the logit of each output token, per head.
+
+    W_E @ W_V @ W_O @ W_U, shape (n_heads, d_vocab source, d_vocab output), rank d_head; logits per
+    unit of attention, by the direct route from the embedding. IndexError if there is no such layer.
+    Source: Elhage et al. 2021, Splitting Attention Head Terms into Circuits.
+    """
+    check_layer(model, layer)
+    ov = ov_circuits(model)[layer]
+    return model.W_E.detach() @ ov @ model.W_U.detach()
+
+
+def full_qk_circuits(model: AttentionOnlyTransformer, layer: int) -> FactoredMatrix:
+    """How much each destination token wants each source token, per head, positions left out.
+
+    W_E @ W_Q @ W_K.mT @ W_E.mT / sqrt(d_head), shape (n_heads, d_vocab dest, d_vocab source); nats of
+    score. Rows may be compared within themselves only: softmax ignores a constant added to one.
+    IndexError if there is no such layer. Source: as for `full_ov_circuits`.
+    """
+    check_layer(model, layer)
+    W_E = model.W_E.detach()
+    return (W_E / model.config.d_head**0.5) @ qk_circuits(model)[layer] @ W_E.mT
+
+
+def direct_path(model: AttentionOnlyTransformer) -> FactoredMatrix:
+    """W_E @ W_U: what each token alone says of the next; (d_vocab source, d_vocab output), logits."""
+    return FactoredMatrix(model.W_E.detach(), model.W_U.detach())
+
+
+def positional_scores(
+    model: AttentionOnlyTransformer, layer: int, max_offset: int | None = None
+) -> Float[Tensor, "n_heads offset"]:
+    """The part of the scores that positions alone make, as a function of dest - src, in nats.
+
+    Entry [h, k] is the mean of W_pos[i] @ W_QK @ W_pos[i - k].T / sqrt(d_head) over all i with
+    i - k >= 0, for k = 0 .. max_offset (n_ctx - 1 by default). Sinusoids make it nearly the same
+    for every i. IndexError for a layer, ValueError for an offset outside the context.
+    Source: Elhage et al. 2021, Interpretation as Skip-Trigrams (primarily positional heads).
+    """
+    check_layer(model, layer)
+    n_ctx = model.config.n_ctx
+    max_offset = n_ctx - 1 if max_offset is None else max_offset
+    if not 0 <= max_offset < n_ctx:
+        raise ValueError(f"max_offset must lie in 0..{n_ctx - 1}, got {max_offset}")
+    q, k = model.W_pos @ model.W_Q[layer].detach(), model.W_pos @ model.W_K[layer].detach()
+    scores = q @ k.mT / model.config.d_head**0.5
+    offsets = range(max_offset + 1)
+    return torch.stack([scores.diagonal(-o, dim1=-2, dim2=-1).mean(-1) for o in offsets], dim=-1)
+
+
+def copying_eigenvalues(model: AttentionOnlyTransformer, layer: int) -> Tensor:
+    """The d_head eigenvalues of each full OV circuit, (n_heads, d_head) complex128.
+
+    W_U @ W_E is contracted once for all heads; each head then needs a d_head x d_head matrix.
+    """
+    check_layer(model, layer)
+    round_trip = model.W_U.detach().double() @ model.W_E.detach().double()
+    axes = "h e d, d m, h m f -> h e f"
+    W_O, W_V = model.W_O[layer].detach().double(), model.W_V[layer].detach().double()
+    return torch.linalg.eigvals(einsum(W_O, round_trip, W_V, axes).cpu())
+
+
+def positivity(eigenvalues: Tensor) -> Float[Tensor, "*batch"]:
+    """Sum of eigenvalues over sum of their sizes, -1 to 1: 1 if all are positive reals.
+
+    Source: Elhage et al. 2021, Summarizing OV/QK Matrices; Olsson et al. 2022.
+    """
+    return eigenvalues.sum(-1).real / eigenvalues.abs().sum(-1)
+
+
+def positivity_null(
+    d_model: int, d_head: int, generator: torch.Generator, draws: int = 200
+) -> tuple[float, float]:
+    """Mean and standard deviation of `positivity` for random heads of these sizes.
+
+    The small matrix W_O @ M @ W_V with independent Gaussian factors is drawn `draws` times; the mean
+    is 0 by symmetry and the sd about 1.5 / d_head. What a head scores is judged in these units.
+    """
+    scores = []
+    for _ in range(draws):
+        W_O = torch.randn(d_head, d_model, generator=generator, dtype=torch.float64)
+        M = torch.randn(d_model, d_model, generator=generator, dtype=torch.float64)
+        W_V = torch.randn(d_model, d_head, generator=generator, dtype=torch.float64)
+        scores.append(positivity(torch.linalg.eigvals(W_O @ M @ W_V)))
+    values = torch.stack(scores)
+    return float(values.mean()), float(values.std())
+
+
+def diagonal_ranks(circuit: FactoredMatrix, chunk: int = 256) -> Float[Tensor, "n_heads d_vocab"]:
+    """For each source token, how many output tokens its head raises more than itself; 0 is best.
+
+    `circuit` is a batch of square matrices, as from `full_ov_circuits`; rows are scanned by chunks.
+    """
+    ranks = []
+    for index in torch.arange(circuit.shape[-2]).split(chunk):
+        rows = circuit.rows(index)
+        own = rows.gather(-1, index.expand(*rows.shape[:-2], -1)[..., None])
+        ranks.append((rows > own).sum(-1))
+    return torch.cat(ranks, dim=-1).float()
+
+
+def check_layer(model: AttentionOnlyTransformer, layer: int) -> None:
+    """IndexError unless the model has this layer."""
+    if not 0 <= layer < model.config.n_layers:
+        raise IndexError(
+            f"layer must lie in 0..{model.config.n_layers - 1}, got {layer}"
+            if model.config.n_layers
+            else f"the model has no attention layers, got layer {layer}"
+        )
