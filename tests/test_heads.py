@@ -6,11 +6,13 @@ from torch.testing import assert_close
 
 from pathsum.heads import (
     copying_score,
+    duplicate_token_score,
     prefix_matching_score,
     present_token_score,
     previous_token_score,
     repeated_tokens,
     start_token_score,
+    value_weighted,
 )
 from pathsum.model import AttentionOnlyTransformer, Config
 
@@ -102,3 +104,15 @@ def test_a_planted_copying_head_scores_one_and_its_negative_minus_one():
     model.W_O[0, 0] = model.W_V[0, 0].mT
     model.W_O[0, 1] = -model.W_V[0, 1].mT
     assert_close(copying_score(model)[0, :2], torch.tensor([1.0, -1.0]))
+
+
+def test_a_duplicate_token_head_finds_the_token_itself():
+    assert duplicate_token_score(pattern_looking_back(PERIOD), PERIOD) == 1
+    assert duplicate_token_score(pattern_looking_back(PERIOD - 1), PERIOD) == 0
+
+
+def test_value_weighting_scales_each_source():
+    pattern = torch.rand(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    v = torch.randn(2, 3, 6, 5, generator=torch.Generator().manual_seed(1))
+    got = value_weighted(pattern, v)
+    assert_close(got[1, 2, 4, 3], pattern[1, 2, 4, 3] * v[1, 2, 3].norm())

@@ -11,7 +11,7 @@ from pathsum.heads import (
     repeated_tokens,
 )
 from pathsum.loss import cross_entropy_rows
-from pathsum.model import AttentionOnlyTransformer
+from pathsum.model import AttentionOnlyTransformer, Hook
 
 BATCH = 16  # sequences at a time
 
@@ -21,11 +21,15 @@ def token_losses(
     model: AttentionOnlyTransformer,
     inputs: Int[Tensor, "batch pos"],
     targets: Int[Tensor, "batch pos"],
+    hook: Hook | None = None,
 ) -> Float[Tensor, "batch pos"]:
-    """Each token's loss in nats, on the CPU; the model keeps its device and no logits are kept."""
+    """Each token's loss in nats, on the CPU; the model keeps its device and no logits are kept.
+
+    Runs BATCH sequences at a time, each time with the `hook`, if there is one.
+    """
     device, parts = model.W_E.device, []
     for x, y in zip(inputs.split(BATCH), targets.split(BATCH)):
-        resid = model.final_residual(x.to(device))
+        resid = model.final_residual(x.to(device), hook)
         parts.append(
             cross_entropy_rows(resid.flatten(0, 1), model.W_U, y.to(device).flatten())
             .reshape(x.shape)

@@ -63,17 +63,28 @@ def prefix_matching_score(
     over i. The stripe of an induction head lies at offset period - 1, not period.
     Source: Olsson et al. 2022, with their 4 copies of 25 tokens replaced by sizes of your choice.
     """
-    n = pattern.shape[-1]
-    if not 1 < period < n - 1:
-        raise ValueError(
-            f"period must lie between 2 and {n - 2} for a pattern over {n} tokens, got {period}"
-        )
-    dest = torch.arange(1 + period, n, device=pattern.device)
-    total = torch.zeros(pattern.shape[:-2], device=pattern.device, dtype=pattern.dtype)
-    for back in range(period, n, period):
-        rows = dest[dest - back >= 1]
-        total = total + pattern[..., rows, rows - back + 1].sum(-1)
-    return total / len(dest)
+    return _earlier_copies(pattern, period, shift=1)
+
+
+def duplicate_token_score(
+    pattern: Float[Tensor, "*batch pos pos"], period: int
+) -> Float[Tensor, "*batch"]:
+    """Mean attention from a repeated token to its earlier copies, 0 to 1.
+
+    As `prefix_matching_score`, one position earlier: a head that scores here and not there finds the
+    token itself, not what followed it.
+    """
+    return _earlier_copies(pattern, period, shift=0)
+
+
+def value_weighted(
+    pattern: Float[Tensor, "batch head dest src"], v: Float[Tensor, "batch head src d_head"]
+) -> Float[Tensor, "batch head dest src"]:
+    """Attention times the length of the value fetched: how much is moved, not where it looks.
+
+    Source: Elhage et al. 2021, Analyzing a Two-Layer Model; Kobayashi et al. 2020.
+    """
+    return pattern * v.norm(dim=-1)[:, :, None, :]
 
 
 def copying_score(model: AttentionOnlyTransformer) -> Float[Tensor, "n_layers n_heads"]:
@@ -98,3 +109,18 @@ def _need(pattern: Tensor, length: int) -> None:
             f"pattern must be (..., pos, pos) with at least {length} positions, "
             f"got {tuple(pattern.shape)}"
         )
+
+
+def _earlier_copies(pattern: Tensor, period: int, shift: int) -> Tensor:
+    """Mean over repeated positions of the attention to `shift` after each earlier copy."""
+    n = pattern.shape[-1]
+    if not 1 < period < n - 1:
+        raise ValueError(
+            f"period must lie between 2 and {n - 2} for a pattern over {n} tokens, got {period}"
+        )
+    dest = torch.arange(1 + period, n, device=pattern.device)
+    total = torch.zeros(pattern.shape[:-2], device=pattern.device, dtype=pattern.dtype)
+    for back in range(period, n, period):
+        rows = dest[dest - back >= 1]
+        total = total + pattern[..., rows, rows - back + shift].sum(-1)
+    return total / len(dest)

@@ -1,0 +1,106 @@
+"""Ablation of heads through one hook: what is lost when a head's output is replaced."""
+
+from collections.abc import Iterable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pathsum.evaluate import token_losses
+from pathsum.model import AttentionOnlyTransformer, Hook, cache
+from pathsum.paths import patterns_of
+
+KINDS = ("zero", "mean", "resample")
+Heads = Iterable[tuple[int, int]]
+
+
+def ablation_hook(
+    heads: Heads,
+    kind: str = "zero",
+    reference: dict[str, Tensor] | None = None,
+    generator: torch.Generator | None = None,
+) -> Hook:
+    """A hook that replaces what the named heads write, as (layer, head) pairs.
+
+    "zero": nothing; "mean": the head's mean output over the `reference` run (batch and positions);
+    "resample": the head's output on another sequence of the reference run, drawn by `generator` for
+    each sequence. `reference` is a cache of a run with the same number of positions (any batch for
+    "mean"). ValueError for an unknown kind or a missing reference.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind must be one of {KINDS}, got {kind!r}")
+    if kind != "zero" and reference is None:
+        raise ValueError(f'"{kind}" needs a reference: pass cache(model, tokens) of other text')
+    chosen: dict[str, list[int]] = {}
+    for layer, head in heads:
+        chosen.setdefault(f"L{layer}.result", []).append(head)
+
+    def hook(site: str, value: Tensor) -> Tensor | None:
+        if site not in chosen:
+            return None
+        replaced = value.clone()
+        for head in chosen[site]:
+            if kind == "zero":
+                replaced[:, head] = 0
+            elif kind == "mean":
+                replaced[:, head] = reference[site][:, head].mean((0, 1))
+            else:
+                rows = torch.randint(len(reference[site]), (len(value),), generator=generator)
+                replaced[:, head] = reference[site][rows, head]
+        return replaced
+
+    return hook
+
+
+def frozen_hook(patterns: list[Float[Tensor, "batch head dest src"]]) -> Hook:
+    """A hook that forces every layer's attention pattern to those given."""
+
+    def hook(site: str, value: Tensor) -> Tensor | None:
+        return patterns[int(site[1])] if site.endswith(".pattern") else None
+
+    return hook
+
+
+def both(first: Hook, second: Hook) -> Hook:
+    """Two hooks in a row: the second sees what the first returned."""
+
+    def hook(site: str, value: Tensor) -> Tensor | None:
+        changed = first(site, value)
+        last = second(site, value if changed is None else changed)
+        return changed if last is None else last
+
+    return hook
+
+
+@torch.no_grad()
+def ablated_losses(
+    model: AttentionOnlyTransformer,
+    inputs: Int[Tensor, "batch pos"],
+    targets: Int[Tensor, "batch pos"],
+    heads: Heads,
+    kind: str = "zero",
+    freeze_patterns: bool = False,
+    seed: int = 0,
+) -> Float[Tensor, "batch pos"]:
+    """Each token's loss with the named heads ablated; IndexError for a head the model lacks.
+
+    With `freeze_patterns` all attention patterns are those of the intact run, so that only what the
+    heads write toward later values and the logits is lost, not what later heads attend to. Mean and
+    resample take their outputs from the same text. Source: Olsson et al. 2022 (full and
+    pattern-preserving ablation).
+    """
+    heads, c = list(heads), model.config
+    for layer, head in heads:
+        if not (0 <= layer < c.n_layers and 0 <= head < c.n_heads):
+            raise IndexError(
+                f"there is no head {(layer, head)}: layers are 0..{c.n_layers - 1}, heads 0..{c.n_heads - 1}"
+            )
+    generator = torch.Generator().manual_seed(seed)
+    parts = []
+    for x, y in zip(inputs.split(16), targets.split(16)):
+        reference = cache(model, x) if kind != "zero" else None
+        hook = ablation_hook(heads, kind, reference, generator)
+        if freeze_patterns:
+            hook = both(frozen_hook(patterns_of(model, x)), hook)
+        parts.append(token_losses(model, x, y, hook))
+    return torch.cat(parts)
