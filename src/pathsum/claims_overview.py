@@ -218,7 +218,7 @@ def measure_bandwidth(model: AttentionOnlyTransformer, seed: int = 0) -> Measure
     single = int(((share < 0.1) | (share > 0.9)).sum())
     below = (embed < noise) + (unembed < noise)
     return Measurement(
-        max(embed, unembed),
+        float(max(embed, unembed)),
         "dimensions",
         ("not seen", "weaker", "holds" if single else "weaker")[below],
         f"90% of the variance takes {embed} of {c.d_model} dimensions for W_E, {unembed} for W_U, "
@@ -251,7 +251,7 @@ def measure_memory(model: AttentionOnlyTransformer, inputs: Tensor) -> Measureme
     both = negative & (itself > 0.3)
     layer, head = divmod(int(score.argmin()), model.config.n_heads)
     return Measurement(
-        int(both.sum()),
+        float(both.sum()),
         "heads",
         "holds" if both.any() else "weaker" if negative.any() else "not seen",
         f"{int(negative.sum())} of {score.numel()} heads have a score below {bar:.2f}, and "

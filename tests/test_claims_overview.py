@@ -1,0 +1,179 @@
+"""The overview's claims: the verdicts on our models, and that each can turn out otherwise."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+
+from pathsum import claims_overview as overview
+from pathsum import stream
+from pathsum.checkpoints import load_model
+from pathsum.model import AttentionOnlyTransformer, Config, cache
+from pathsum.tokenizer import load_tokenizer
+
+TOY = Config(n_layers=2, n_heads=3, d_model=12, d_head=5, d_vocab=17, n_ctx=7)
+
+
+@pytest.fixture(scope="module")
+def toy() -> AttentionOnlyTransformer:
+    return AttentionOnlyTransformer(TOY, seed=3).requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def tokens() -> torch.Tensor:
+    return torch.randint(17, (1, 7), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def trained() -> AttentionOnlyTransformer:
+    return load_model("attn-only-2l")
+
+
+@pytest.mark.parametrize(
+    "measure",
+    ["concatenation", "readings", "two_matrices", "superficial", "rotation", "product"],
+)
+def test_identities_are_exact_on_the_shipped_model(measure: str):
+    assert getattr(overview, measure)().verdict == "exact"
+
+
+def test_bandwidth_spectra_fall_faster_than_noise_but_nothing_is_used_by_one_alone():
+    result = overview.bandwidth()
+    assert result.verdict == "weaker" and result.number < 217
+    assert "0 are used by one alone" in result.detail
+
+
+def test_no_head_of_the_shipped_model_clears_memory():
+    result = overview.memory()
+    assert result.verdict == "weaker" and result.number == 0
+
+
+def test_the_head_shown_first_rests_on_the_start_token(trained):
+    score = overview.eigenvalue_score(trained)
+    assert divmod(int(score.argmin()), 8) == (1, 4)
+    pattern = cache(trained, overview.demo_tokens())["L1.pattern"][0, 4]
+    assert pattern[1:, 0].mean() > 0.9
+
+
+def test_the_demo_text_repeats_a_name_of_seven_tokens():
+    words = load_tokenizer().token_strings(overview.demo_tokens()[0])
+    first = words.index("·El")
+    second = words.index("·El", first + 1)
+    assert words[first : first + 7] == words[second : second + 7]
+    assert "".join(words[first : first + 7]) == "·Elizabeth·Bennet"
+
+
+def test_rotation_is_not_seen_when_the_rotation_leaves_something_out(toy, tokens, monkeypatch):
+    real = stream.rotated
+
+    def forgets_W_O(model, R):
+        other = real(model, R)
+        other.W_O.copy_(model.W_O)
+        return other
+
+    monkeypatch.setattr(stream, "rotated", forgets_W_O)
+    result = overview.measure_rotation(toy, tokens, overview.random_layer_norm_model())
+    assert result.verdict == "not seen"
+
+
+def test_rotation_needs_a_layer_norm_that_knows_its_coordinates(toy, tokens):
+    flat = overview.random_layer_norm_model()
+    flat.norm_gain.fill_(1)
+    flat.norm_bias.zero_()
+    assert overview.measure_rotation(toy, tokens, flat).verdict == "not seen"
+
+
+def test_readings_are_not_seen_in_the_order_of_columns():
+    def by_columns(A, W, x):
+        first, _, third = overview.three_readings(A, W, x)
+        return [first, (torch.kron(A, W) @ x.mT.flatten()).reshape(first.shape), third]
+
+    assert overview.measure_readings(by_columns).verdict == "not seen"
+
+
+def test_superficial_is_not_seen_for_another_head_or_for_the_same_numbers(toy, tokens):
+    other = deepcopy(toy)
+    other.W_Q.copy_(other.W_Q.flip(1))
+    assert overview.measure_superficial(toy, other, tokens).verdict == "not seen"
+    assert overview.measure_superficial(toy, deepcopy(toy), tokens).verdict == "not seen"
+    assert overview.measure_superficial(toy, overview.reparametrised(toy), tokens).verdict == "exact"
+
+
+def test_heads_fed_one_after_another_are_not_a_sum(toy, tokens, monkeypatch):
+    real = overview.cache
+
+    def spoiled(model, ids):
+        values = real(model, ids)
+        values["L1.result"] = values["L1.result"] + 1e-3 * values["L0.result"]
+        return values
+
+    assert overview.measure_concatenation(toy, tokens).verdict == "exact"
+    assert overview.measure_two_matrices(toy, tokens).verdict == "exact"
+    monkeypatch.setattr(overview, "cache", spoiled)
+    assert overview.measure_concatenation(toy, tokens).verdict == "not seen"
+    assert overview.measure_two_matrices(toy, tokens).verdict == "not seen"
+
+
+def test_a_product_with_a_pattern_that_looks_ahead_is_no_head(toy, tokens, monkeypatch):
+    real = overview.cache
+
+    def ahead(model, ids):
+        values = real(model, ids)
+        return values | {"L0.pattern": values["L0.pattern"].flip(-1)}
+
+    assert overview.measure_product(toy, tokens).verdict == "exact"
+    monkeypatch.setattr(overview, "cache", ahead)
+    assert overview.measure_product(toy, tokens).verdict == "not seen"
+
+
+def test_bandwidth_distinguishes_noise_and_single_use(trained):
+    noise = deepcopy(trained)
+    generator = torch.Generator().manual_seed(1)
+    noise.W_E.copy_(torch.randn(noise.W_E.shape, generator=generator))
+    noise.W_U.copy_(torch.randn(noise.W_U.shape, generator=generator))
+    assert overview.measure_bandwidth(noise).verdict == "not seen"
+    apart = deepcopy(trained)
+    apart.W_E[:, 128:] *= 0.01
+    apart.W_U[:128] *= 0.01
+    assert overview.measure_bandwidth(apart).verdict == "holds"
+
+
+def test_memory_is_seen_when_a_head_erases_what_it_stands_on(trained):
+    eraser = deepcopy(trained)
+    eraser.W_V[0, 0] = torch.eye(256)[:, :32]
+    eraser.W_O[0, 0] = -torch.eye(256)[:32]
+    eraser.W_Q[0, 0] = 20 * torch.eye(256)[:, :32]  # the fast sinusoids: each position its own
+    eraser.W_K[0, 0] = 20 * torch.eye(256)[:, :32]
+    score = overview.eigenvalue_score(eraser)[0, 0]
+    torch.testing.assert_close(score, torch.tensor(-1.0, dtype=torch.float64))
+    assert overview.measure_memory(eraser, overview.demo_tokens()).verdict == "holds"
+    eraser.W_O[0, 0] *= -1  # now it doubles what it stands on
+    assert overview.measure_memory(eraser, overview.demo_tokens()).verdict == "weaker"
+
+
+def test_rotations_are_orthogonal_and_keep_the_mean_when_asked():
+    for keep_mean in (False, True):
+        R = stream.random_rotation(9, torch.Generator().manual_seed(0), keep_mean)
+        torch.testing.assert_close(R @ R.mT, torch.eye(9, dtype=torch.float64))
+        ones = torch.ones(9, dtype=torch.float64)
+        assert torch.allclose(ones @ R, ones) == keep_mean
+
+
+def test_a_folded_model_is_the_same_function_at_every_length():
+    model = overview.random_layer_norm_model(seed=5)
+    plain, hook = stream.folded(model)
+    for length in (1, 3, 20):
+        ids = torch.randint(100, (2, length), generator=torch.Generator().manual_seed(length))
+        torch.testing.assert_close(plain(ids, hook=hook), model(ids), atol=1e-5, rtol=1e-5)
+    with pytest.raises(ValueError, match="nothing to fold|something to fold"):
+        stream.folded(AttentionOnlyTransformer(TOY))
+
+
+def test_dimensions_and_shares_of_known_matrices():
+    flat = torch.cat([torch.eye(4), -torch.eye(4)])
+    shares = stream.variance_shares(flat)
+    torch.testing.assert_close(shares, torch.full((4,), 0.25, dtype=torch.float64))
+    assert stream.dimensions_for(shares) == 4 and stream.dimensions_for(shares, 0.5) == 2
+    of_E, of_U = stream.joint_components(flat * torch.tensor([1.0, 1, 0, 0]), flat.mT)
+    torch.testing.assert_close(of_E.sum() + of_U.sum(), torch.tensor(2.0, dtype=torch.float64))
+    assert (of_E[-2:] < 1e-12).all() and (of_U > 0.2).all()
