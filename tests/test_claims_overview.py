@@ -96,7 +96,9 @@ def test_superficial_is_not_seen_for_another_head_or_for_the_same_numbers(toy, t
     other.W_Q.copy_(other.W_Q.flip(1))
     assert overview.measure_superficial(toy, other, tokens).verdict == "not seen"
     assert overview.measure_superficial(toy, deepcopy(toy), tokens).verdict == "not seen"
-    assert overview.measure_superficial(toy, overview.reparametrised(toy), tokens).verdict == "exact"
+    assert (
+        overview.measure_superficial(toy, overview.reparametrised(toy), tokens).verdict == "exact"
+    )
 
 
 def test_heads_fed_one_after_another_are_not_a_sum(toy, tokens, monkeypatch):

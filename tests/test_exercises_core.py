@@ -1,5 +1,8 @@
 """The harness of the exercise checks: what it prints, what it survives, what it says."""
 
+import re
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -21,7 +24,9 @@ X = torch.arange(6.0).reshape(2, 3)
 
 @check("Exercise 9.9")
 def check_double(answer):
-    agree(tensor(call(answer, X), (2, 3), "(a, b)"), 2 * X, "the double", {"it is the square": X**2})
+    agree(
+        tensor(call(answer, X), (2, 3), "(a, b)"), 2 * X, "the double", {"it is the square": X**2}
+    )
 
 
 def message_of(answer, checked=check_double) -> str:
@@ -67,7 +72,9 @@ RETURNS = [
     pytest.param([[1, 2, 3]] * 2, "given list", id="list"),
     pytest.param("2x", "given str", id="string"),
     pytest.param(Hostile(), "cannot be printed", id="hostile object"),
-    pytest.param(torch.ones(3, 2), r"given shape \(3, 2\): the axes are in another order", id="axes"),
+    pytest.param(
+        torch.ones(3, 2), r"given shape \(3, 2\): the axes are in another order", id="axes"
+    ),
     pytest.param(torch.ones(6), "arranged in another way", id="flat"),
     pytest.param(torch.ones(2, 4), r"given shape \(2, 4\)$", id="shape"),
     pytest.param(torch.tensor(1.0), r"given shape \(\)", id="scalar"),
@@ -85,8 +92,6 @@ RETURNS = [
 
 @pytest.mark.parametrize(("returned", "words"), RETURNS)
 def test_whatever_comes_back_is_answered_in_words(returned, words):
-    import re
-
     message = message_of(lambda x: returned)
     assert message.startswith("Exercise 9.9: ") and re.search(words, message), message
 
@@ -108,7 +113,7 @@ def test_an_error_inside_the_answer_is_told_with_its_line():
 
 
 def test_leaving_the_interpreter_or_a_wrong_signature_is_told_too():
-    assert "SystemExit" in message_of(lambda x: exit())
+    assert "SystemExit" in message_of(lambda x: sys.exit())
     assert "TypeError" in message_of(lambda: X)
     assert "expected a function, given a tensor" in message_of(X)
 

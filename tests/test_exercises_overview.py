@@ -45,15 +45,19 @@ MISTAKES = {
         (lambda x, q, k: masked_softmax((x @ q) @ (x @ k).mT / q.shape[1]), "square root"),
         (lambda x, q, k: masked_softmax(scores(x, k, q)), "exchanged"),
         (
-            lambda x, q, k: scores(x, q, k)
-            .masked_fill(torch.ones(len(x), len(x)).triu(1).bool(), -INF)
-            .softmax(0),
+            lambda x, q, k: (
+                scores(x, q, k)
+                .masked_fill(torch.ones(len(x), len(x)).triu(1).bool(), -INF)
+                .softmax(0)
+            ),
             "softmax runs over destinations",
         ),
         (
-            lambda x, q, k: scores(x, q, k)
-            .masked_fill(torch.ones(len(x), len(x)).tril(-1).bool(), -INF)
-            .softmax(-1),
+            lambda x, q, k: (
+                scores(x, q, k)
+                .masked_fill(torch.ones(len(x), len(x)).tril(-1).bool(), -INF)
+                .softmax(-1)
+            ),
             "wrong way round",
         ),
         (lambda x, q, k: scores(x, q, k).softmax(-1).tril(), "no longer sum to 1"),

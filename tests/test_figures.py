@@ -90,10 +90,14 @@ def test_values_are_drawn_over_their_tokens():
     ("draw", "words"),
     [
         pytest.param(
-            lambda: figures.attention_pattern(torch.eye(4), WORDS), r"\(5, 5\), got \(4, 4\)", id="size"
+            lambda: figures.attention_pattern(torch.eye(4), WORDS),
+            r"\(5, 5\), got \(4, 4\)",
+            id="size",
         ),
         pytest.param(
-            lambda: figures.attention_pattern(3 * torch.eye(5), WORDS), "after the softmax", id="scores"
+            lambda: figures.attention_pattern(3 * torch.eye(5), WORDS),
+            "after the softmax",
+            id="scores",
         ),
         pytest.param(
             lambda: figures.attention_pattern(torch.full((5, 5), float("nan")), WORDS),
@@ -108,7 +112,9 @@ def test_values_are_drawn_over_their_tokens():
             id="infinity",
         ),
         pytest.param(
-            lambda: figures.token_values(torch.ones(3), WORDS, "loss"), "one value per token", id="tokens"
+            lambda: figures.token_values(torch.ones(3), WORDS, "loss"),
+            "one value per token",
+            id="tokens",
         ),
         pytest.param(
             lambda: figures.named_points({"a": (torch.ones(2), torch.ones(2), ["x"])}, "x", "y"),

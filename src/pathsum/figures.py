@@ -148,7 +148,9 @@ def named_points(
     for (group, (x, y, names)), marker in zip(groups.items(), MARKERS):
         x, y = plain(x), plain(y)
         if not len(x) == len(y) == len(names):
-            raise ValueError(f"{group}: {len(x)} x, {len(y)} y and {len(names)} names must be equal")
+            raise ValueError(
+                f"{group}: {len(x)} x, {len(y)} y and {len(names)} names must be equal"
+            )
         ax.plot(x, y, linestyle="", marker=marker, label=group)
         for a, b, name in zip(x.tolist(), y.tolist(), names):
             ax.annotate(
@@ -190,9 +192,7 @@ def token_axes(ax: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
     fit = 0.9 * min(height / max(len(rows), 1), width / max(len(columns), 1))
     size = max(5.5, min(9.0, fit))
     ax.set_yticks(range(len(rows)), list(rows), parse_math=False, fontsize=size)
-    ax.set_xticks(
-        range(len(columns)), list(columns), parse_math=False, fontsize=size, rotation=90
-    )
+    ax.set_xticks(range(len(columns)), list(columns), parse_math=False, fontsize=size, rotation=90)
     ax.tick_params(length=0)
 
 
@@ -278,7 +278,9 @@ def paired_dots(
         ax.plot(plain(values), range(len(rows)), linestyle="", marker=marker, label=group)
     for row in range(len(rows)):
         ends = [float(values[row]) for values in groups.values()]
-        ax.plot([min(ends), max(ends)], [row, row], color="0.7", linewidth=1, linestyle="-", zorder=0)
+        ax.plot(
+            [min(ends), max(ends)], [row, row], color="0.7", linewidth=1, linestyle="-", zorder=0
+        )
     ax.set_yticks(range(len(rows)), list(rows), parse_math=False)
     ax.set(xlabel=x_axis, title=title, ylim=(len(rows) - 0.5, -0.5))
     ax.margins(x=0.1)

@@ -7,6 +7,7 @@ with a law or a slow, obvious loop, on sizes that all differ so that no transpos
 """
 
 import linecache
+import math
 import traceback
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -146,7 +147,7 @@ def number(given: Any) -> float:
         value = float(given) if not isinstance(given, str) else None
     except Exception:
         value = None
-    if value is None or value in (float("inf"), -float("inf")) or value != value:
+    if value is None or not math.isfinite(value):
         raise ExerciseFailed(f"expected one number, given {described(given)}")
     return value
 
@@ -172,7 +173,11 @@ def agree(
             raise ExerciseFailed(f"{what} is not right: {words}")
     if _near(given, -expected, tolerance):
         raise ExerciseFailed(f"{what} has the wrong sign everywhere")
-    if given.ndim > 1 and given.shape[-1] == given.shape[-2] and _near(given, expected.mT, tolerance):
+    if (
+        given.ndim > 1
+        and given.shape[-1] == given.shape[-2]
+        and _near(given, expected.mT, tolerance)
+    ):
         raise ExerciseFailed(f"{what} is the transpose of what was asked for")
     factor = float((given * expected).sum() / expected.square().sum().clamp_min(1e-300))
     if factor and _near(given, factor * expected, tolerance):

@@ -58,10 +58,14 @@ def check_attention_pattern(answer: Any) -> None:
         mistakes = {
             "a destination attends to what comes after it; set the scores of the future to -inf "
             "before the softmax": scaled.softmax(-1),
-            "the scores are not divided by sqrt(d_head)": scores.masked_fill(future, minus).softmax(-1),
+            "the scores are not divided by sqrt(d_head)": scores.masked_fill(future, minus).softmax(
+                -1
+            ),
             "the scores are divided by sqrt(d_model); it should be sqrt(d_head)": (
                 scores / width**0.5
-            ).masked_fill(future, minus).softmax(-1),
+            )
+            .masked_fill(future, minus)
+            .softmax(-1),
             "the scores are divided by d_head; it should be its square root": (scores / inner)
             .masked_fill(future, minus)
             .softmax(-1),
@@ -139,7 +143,9 @@ def check_kron_head(answer: Any) -> None:
             "this is right for vec(x) column after column; x.flatten() goes row after row, so the "
             "pattern comes first": torch.kron(W.mT.contiguous(), A),
             "the order is the other one, and W_OV must be transposed": torch.kron(W, A),
-            "the pattern should not be transposed": torch.kron(A.mT.contiguous(), W.mT.contiguous()),
+            "the pattern should not be transposed": torch.kron(
+                A.mT.contiguous(), W.mT.contiguous()
+            ),
         }
         agree(given, expected, "the matrix", mistakes)
 
