@@ -7,6 +7,7 @@ from torch.testing import assert_close
 from pathsum.evaluate import token_losses
 from pathsum.model import AttentionOnlyTransformer, Config, cache
 from pathsum.paths import (
+    layer_table,
     loss_by_order,
     order_terms,
     path_terms,
@@ -142,3 +143,19 @@ def test_models_without_such_terms_are_refused(call, message):
 def test_a_head_that_does_not_exist_is_refused():
     with pytest.raises(IndexError, match=r"0\.\.2, got 3"):
         score_terms(toy(2), tokens(), 3)
+
+
+def test_the_layer_table_equals_losses_of_chosen_terms():
+    model, x = toy(2), tokens(19)
+    y, terms = x.roll(1, 1), path_terms(model, x)
+
+    def loss(*layers):
+        chosen = [
+            i for i, path in enumerate(terms.paths)
+            if not path or (len(path) == 1 and path[0][0] in layers)
+        ]  # fmt: skip
+        logits = terms.values[chosen].sum(0) @ model.W_U
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten())
+
+    expected = [[loss() - loss(0), loss(1) - loss(0, 1)], [loss() - loss(1), loss(0) - loss(0, 1)]]
+    assert_close(layer_table(model, x, y), torch.tensor(expected), rtol=1e-3, atol=1e-4)

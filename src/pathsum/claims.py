@@ -10,7 +10,7 @@ from pathlib import Path
 from pathsum.runs import write_atomically
 
 VERDICTS = ("exact", "holds", "weaker", "not seen")
-MODULES = ("pathsum.claims_overview", "pathsum.claims_zero")  # where claims are registered
+MODULES = ("pathsum.claims_overview", "pathsum.claims_zero", "pathsum.claims_terms")  # where claims are registered
 RESULTS = Path("book/results/claims.json")
 
 

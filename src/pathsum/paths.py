@@ -107,7 +107,9 @@ def loss_by_order(
 ) -> Float[Tensor, " orders"]:
     """Mean loss in nats with the terms of order 0, of orders 0 to 1, ... up to all; patterns frozen.
 
-    The last entry (with all heads kept) is the model's own loss. Differences between neighbours are
+    `kept` (0 or 1 per head) leaves heads out.
+
+    The last entry (all orders, all heads kept) is the model's own loss. Differences between neighbours are
     the marginal loss reductions of the paper's table. Runs in batches of BATCH sequences.
     """
     totals = torch.zeros(model.config.n_layers + 1, dtype=torch.float64)
@@ -117,6 +119,39 @@ def loss_by_order(
             losses = cross_entropy_rows(stream.flatten(0, 1), model.W_U.detach(), y.flatten())
             totals[order] += losses.double().sum()
     return (totals / targets.numel()).float()
+
+
+@torch.no_grad()
+def layer_table(
+    model: AttentionOnlyTransformer,
+    inputs: Int[Tensor, "batch pos"],
+    targets: Int[Tensor, "batch pos"],
+) -> Float[Tensor, "n_layers 2"]:
+    """What the single-head terms of each layer are worth, in nats; patterns frozen.
+
+    Column 0: loss of the direct path alone minus that with this layer's terms. Column 1: loss with
+    the other layers' terms minus that with all single-head terms. Source: Elhage et al. 2021, Term
+    Importance Analysis (second table).
+    """
+    _no_norm(model)
+    layers = frozenset(range(model.config.n_layers))
+    wanted = (
+        {frozenset(), layers} | {frozenset({n}) for n in layers} | {layers - {n} for n in layers}
+    )
+    totals = dict.fromkeys(wanted, 0.0)
+    for x, y in zip(inputs.split(BATCH), targets.split(BATCH)):
+        embed = model.W_E.detach()[x]
+        patterns = patterns_of(model, x)
+        written = [head_outputs(model, n, A, embed).sum(-3) for n, A in enumerate(patterns)]
+        for chosen in wanted:
+            stream = embed + sum(written[n] for n in chosen)
+            losses = cross_entropy_rows(stream.flatten(0, 1), model.W_U.detach(), y.flatten())
+            totals[chosen] += float(losses.double().sum()) / targets.numel()
+    rows = [
+        [totals[frozenset()] - totals[frozenset({n})], totals[layers - {n}] - totals[layers]]
+        for n in sorted(layers)
+    ]
+    return torch.tensor(rows)
 
 
 def score_terms(
