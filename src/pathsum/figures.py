@@ -54,10 +54,11 @@ def attention_pattern(
             f"attention weights lie between 0 and 1, got {float(values.min()):.3g} to "
             f"{float(values.max()):.3g}: pass the pattern, after the softmax, not the scores"
         )
-    side = min(max(3.4, 1.3 + 0.13 * len(tokens)), 6.0)
-    fig, ax = plt.subplots(figsize=(side + 0.4, side))
+    side = min(max(3.4, 1.1 + 0.13 * len(tokens)), 5.6)
+    fig, ax = plt.subplots(figsize=(side, side + 0.6))  # the bar below leaves the width to the tokens
     image = ax.imshow(values, cmap="viridis", vmin=0, vmax=1)
-    fig.colorbar(image, ax=ax, label="attention (rows sum to 1)", shrink=0.8)
+    bar = {"location": "bottom", "shrink": 0.7, "aspect": 35}
+    fig.colorbar(image, ax=ax, label="attention (each row sums to 1)", **bar)
     token_axes(ax, tokens, tokens)
     ax.set(xlabel="source: read from", ylabel="destination: written to", title=title)
     return fig, ax
