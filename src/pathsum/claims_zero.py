@@ -149,7 +149,7 @@ def bigram() -> Measurement:
     paper="remark",
     criterion="the direct path does not predict the present token (top place for under 5% of "
     "frequent tokens, middle place below the first 1%) and W_U does not correlate with W_E transposed "
-    "(|r| < 0.2)",
+    "(between -0.2 and 0.2)",
     page=PAGE,
 )
 def inverse() -> Measurement:

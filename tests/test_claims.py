@@ -1,0 +1,154 @@
+"""The registry of claims: what it refuses, how it shows, and that the recorded file is fresh."""
+
+import json
+import math
+import re
+
+import pytest
+
+from pathsum import claims
+from pathsum.claims import VERDICTS, ClaimsTable, Measurement, all_claims, claim, measure, show
+
+FACTS = {
+    "section": "Section",
+    "statement": "Water is wet.",
+    "paper": "remark",
+    "criterion": "wetter than sand",
+    "page": "nowhere",
+}
+FROM_THE_FIRST_CHAPTERS = {"A1", "A2", "A3", "A4", "A5", "A11", "Z1", "Z2", "Z3", "O11", "O12"}
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    """An empty registry, into which no module registers."""
+    monkeypatch.setattr(claims, "_REGISTRY", {})
+    monkeypatch.setattr(claims, "MODULES", ())
+    return claims._REGISTRY
+
+
+def register(name: str, number: float = 1.0, verdict: str = "holds"):
+    @claim(id=name, **FACTS)
+    def function() -> Measurement:
+        return Measurement(number, "nats", verdict, f"{number} nats")
+
+    return function
+
+
+@pytest.mark.parametrize("verdict", ["Holds", "true", ""])
+def test_a_verdict_is_one_of_the_four(verdict):
+    with pytest.raises(ValueError, match=f"one of .*'not seen'.*got '{verdict}'"):
+        Measurement(1.0, "nats", verdict, "")
+    assert set(VERDICTS) == {"exact", "holds", "weaker", "not seen"}
+
+
+def test_registered_claims_are_measured_when_asked_and_not_before(registry):
+    called = []
+
+    @claim(id="W1", **FACTS)
+    def wet() -> Measurement:
+        called.append("W1")
+        return Measurement(0.5, "share", "weaker", "half")
+
+    assert not called and registry["W1"].statement == "Water is wet."
+    (row,) = measure("W1")
+    assert called == ["W1"]
+    assert row == {"id": "W1", **FACTS, "number": 0.5, "unit": "share", "verdict": "weaker",
+                   "detail": "half"}  # fmt: skip
+    json.dumps(row)
+
+
+def test_measuring_nothing_by_name_measures_everything_in_order(registry):
+    for name in ("W2", "W1", "W3"):
+        register(name)
+    assert [row["id"] for row in measure()] == ["W2", "W1", "W3"]
+    assert [row["id"] for row in measure("W3", "W2")] == ["W3", "W2"]
+
+
+def test_an_unknown_claim_is_refused_before_anything_is_measured(registry):
+    @claim(id="W1", **FACTS)
+    def never() -> Measurement:
+        raise AssertionError("was measured")
+
+    with pytest.raises(KeyError, match="no claim is called 'W9'.*W1"):
+        measure("W1", "W9")
+
+
+def test_one_id_belongs_to_one_measurement(registry):
+    @claim(id="W1", **FACTS)
+    def first() -> Measurement:
+        return Measurement(1.0, "nats", "holds", "")
+
+    claim(id="W1", **FACTS)(first)  # a module that is loaded again registers the same
+    with pytest.raises(ValueError, match="W1 is registered twice"):
+
+        @claim(id="W1", **FACTS)
+        def second() -> Measurement:
+            return Measurement(2.0, "nats", "holds", "")
+
+
+def test_the_table_shows_statement_criterion_what_was_seen_and_verdict(registry):
+    register("W1", 3.25, "not seen")
+    table = show("W1")
+    assert isinstance(table, ClaimsTable)
+    head, rule, row = table._repr_markdown_().split("\n")
+    assert head.count("|") == rule.count("|") == row.count("|") == 6
+    for text in ("W1", FACTS["statement"], FACTS["criterion"], "3.25 nats", "**not seen**"):
+        assert text in row
+    assert repr(table) == "W1: not seen. 3.25 nats"
+
+
+def test_the_command_writes_all_claims_as_json(registry, tmp_path, capsys):
+    register("W1", 0.5, "weaker")
+    register("W2")
+    out = tmp_path / "results" / "claims.json"
+    claims.main(["run", "--out", str(out)])
+    assert json.loads(out.read_text(encoding="utf-8")) == measure()
+    assert re.search(r"W1 +weaker +0.5 nats\n +W2 +holds", capsys.readouterr().out)
+    assert [path.name for path in out.parent.iterdir()] == ["claims.json"]  # no temporary is left
+
+
+# the claims of the book
+
+
+def test_the_claims_of_the_first_chapters_are_registered():
+    found = all_claims()
+    assert FROM_THE_FIRST_CHAPTERS <= set(found)
+    for name, entry in found.items():
+        assert entry.id == name and re.fullmatch(r"[A-Z]\d+\w*", name)
+        for field in ("section", "statement", "paper", "criterion", "page"):
+            text = getattr(entry, field)
+            assert text and "|" not in text and "\n" not in text, (name, field)
+
+
+def test_every_claim_is_shown_on_its_page(root):
+    for name, entry in all_claims().items():
+        page = root / "book" / f"{entry.page}.md"
+        shown = re.findall(r"^show\((.*?)\)", page.read_text(encoding="utf-8"), re.M | re.S)
+        assert any(f'"{name}"' in call for call in shown), f"{name} is not shown in {page.name}"
+
+
+@pytest.fixture(scope="module")
+def recorded(root) -> dict[str, dict]:
+    rows = json.loads((root / "book" / "results" / "claims.json").read_text(encoding="utf-8"))
+    return {row["id"]: row for row in rows}
+
+
+def test_the_recorded_file_has_every_claim_with_todays_words(recorded):
+    assert recorded.keys() == all_claims().keys()
+    for name, entry in all_claims().items():
+        facts = {key: value for key, value in vars(entry).items() if key != "measure"}
+        assert {key: recorded[name][key] for key in facts} == facts, name
+        assert recorded[name]["verdict"] in VERDICTS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["A1", "A11", "O11", "Z1", "Z2", "Z3"])
+def test_the_recorded_numbers_are_what_is_measured_now(recorded, name):
+    (row,) = measure(name)
+    assert row["verdict"] == recorded[name]["verdict"]
+    assert row["unit"] == recorded[name]["unit"]
+    if row["verdict"] == "exact":  # a rounding error, which may differ by machine
+        assert max(row["number"], recorded[name]["number"]) < 1e-4
+    else:
+        assert math.isclose(row["number"], recorded[name]["number"], rel_tol=1e-2, abs_tol=2e-3)
