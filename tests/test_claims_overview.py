@@ -8,6 +8,7 @@ import torch
 from pathsum import claims_overview as overview
 from pathsum import stream
 from pathsum.checkpoints import load_model
+from pathsum.evaluate import repeat_scores
 from pathsum.model import AttentionOnlyTransformer, Config, cache
 from pathsum.tokenizer import load_tokenizer
 
@@ -53,6 +54,18 @@ def test_the_head_shown_first_rests_on_the_start_token(trained):
     assert divmod(int(score.argmin()), 8) == (1, 4)
     pattern = cache(trained, overview.demo_tokens())["L1.pattern"][0, 4]
     assert pattern[1:, 0].mean() > 0.9
+
+
+def test_the_strongest_virtual_weights_join_the_previous_token_and_the_induction_head(trained):
+    write, read = trained.W_O[0], trained.W_K[1]
+    product = torch.einsum("afm,bmg->abfg", write, read).norm(dim=(2, 3))
+    coupling = product / (write.norm(dim=(1, 2))[:, None] * read.norm(dim=(1, 2)))
+    scores = repeat_scores(trained, sequences=4)
+    best = [
+        max(range(8), key=scores[name][layer].__getitem__)
+        for layer, name in enumerate(("previous_token", "prefix_matching"))
+    ]
+    assert list(divmod(int(coupling.argmax()), 8)) == best
 
 
 def test_the_demo_text_repeats_a_name_of_seven_tokens():
