@@ -91,11 +91,16 @@ def test_the_table_shows_statement_criterion_what_was_seen_and_verdict(registry)
     register("W1", 3.25, "not seen")
     table = show("W1")
     assert isinstance(table, ClaimsTable)
-    head, rule, row = table._repr_markdown_().split("\n")
-    assert head.count("|") == rule.count("|") == row.count("|") == 6
-    for text in ("W1", FACTS["statement"], FACTS["criterion"], "3.25 nats", "**not seen**"):
-        assert text in row
+    html = table._repr_html_()
+    assert html.count("<tr>") == 2 and html.count('<th scope="col">') == html.count("<td>") == 5
+    for text in ("W1", FACTS["statement"], FACTS["criterion"], "3.25 nats", "not seen"):
+        assert f"<td>{text}</td>" in html
     assert repr(table) == "W1: not seen. 3.25 nats"
+
+
+def test_text_in_the_table_is_data_not_markup():
+    row = {"id": "W1", "statement": "<b>&", "criterion": "", "detail": "", "verdict": "holds"}
+    assert "<td>&lt;b&gt;&amp;</td>" in ClaimsTable([row])._repr_html_()
 
 
 def test_the_command_writes_all_claims_as_json(registry, tmp_path, capsys):

@@ -4,13 +4,19 @@ import argparse
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from html import escape
 from importlib import import_module
 from pathlib import Path
 
 from pathsum.runs import write_atomically
 
 VERDICTS = ("exact", "holds", "weaker", "not seen")
-MODULES = ("pathsum.claims_overview", "pathsum.claims_zero", "pathsum.claims_terms")  # where claims are registered
+MODULES = (
+    "pathsum.claims_overview",
+    "pathsum.claims_zero",
+    "pathsum.claims_terms",
+    "pathsum.claims_two_layers",
+)  # where claims are registered
 RESULTS = Path("book/results/claims.json")
 
 
@@ -87,13 +93,15 @@ class ClaimsTable:
     def __init__(self, rows: list[dict]) -> None:
         self.rows = rows
 
-    def _repr_markdown_(self) -> str:
-        head = "| claim | statement | criterion | seen here | verdict |\n| --- | --- | --- | --- | --- |"
-        lines = [
-            f"| {r['id']} | {r['statement']} | {r['criterion']} | {r['detail']} | **{r['verdict']}** |"
-            for r in self.rows
-        ]
-        return "\n".join([head, *lines])
+    def _repr_html_(self) -> str:
+        heads = ("claim", "statement", "criterion", "seen here", "verdict")
+        keys = ("id", "statement", "criterion", "detail", "verdict")
+        head = "".join(f'<th scope="col">{name}</th>' for name in heads)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{escape(str(row[key]))}</td>" for key in keys) + "</tr>"
+            for row in self.rows
+        )
+        return f'<table class="claims"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
     def __repr__(self) -> str:
         return "\n".join(f"{r['id']}: {r['verdict']}. {r['detail']}" for r in self.rows)
