@@ -211,7 +211,7 @@ def test_the_colab_button_opens_the_generated_notebook(visit, file: str):
     assert (ROOT / notebook).is_file()
 
 
-def test_attention_views_share_one_script_and_draw(visit):
+def test_attention_views_share_one_script_draw_and_obey_the_keyboard(visit):
     drawn = 0
     for file in PAGES:
         if "attention_view(" not in (ROOT / f"{file}.md").read_text(encoding="utf-8"):
@@ -221,10 +221,41 @@ def test_attention_views_share_one_script_and_draw(visit):
         assert views.count() > 0
         assert page.locator("script[src*='circuitsvis']").count() == 1
         for i in range(views.count()):
-            canvas = views.nth(i).locator("canvas").last
-            assert canvas.bounding_box()["width"] > 100
+            view = views.nth(i)
+            heads = view.locator("[role=button]")
+            assert heads.count() == view.locator("canvas").count() - 1
+            for chosen in (heads.last, heads.first):
+                chosen.focus()
+                page.keyboard.press("Enter")
+                name = chosen.locator("h4").inner_text()
+                large = view.locator(f"canvas[aria-label*='head {name}:']")
+                large.wait_for()
+                size = large.bounding_box()
+                assert size["width"] > 100
+            for head in heads.all():
+                head.hover()
+            assert view.locator("canvas").last.bounding_box()["width"] == size["width"]
             drawn += 1
     assert drawn, "no chapter has an attention view"
+
+
+def test_a_saved_attention_view_draws_from_its_file_alone(chromium, tmp_path: Path):
+    import torch
+    from pathsum.viewers import attention_view
+
+    tokens = ["<start>", "</script>", "·cat"]
+    path = attention_view(tokens, torch.eye(3).expand(2, 3, 3)).save(tmp_path / "view.html")
+    context = chromium.new_context()
+    context.route("**/*", lambda r: r.continue_() if r.request.url == path.as_uri() else r.abort())
+    page, trouble = context.new_page(), []
+    page.on("pageerror", lambda error: trouble.append(str(error)))
+    page.goto(path.as_uri())
+    page.wait_for_selector("canvas", timeout=60_000)
+    assert page.locator("canvas").count() == 3, "two heads and the enlarged one"
+    assert page.locator("canvas").last.bounding_box()["width"] > 100
+    assert "cat" not in page.inner_text("body"), "a token ended the script and spilled into the page"
+    assert trouble == []
+    context.close()
 
 
 def test_links_between_pages_lead_somewhere(built_book: Path):

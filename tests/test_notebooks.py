@@ -204,16 +204,26 @@ def test_a_broken_cell_fails_the_build(small_book: Path):
     assert "The book is ready" not in run.stdout
 
 
-def test_a_changed_helper_changes_the_key_of_the_executed_cells(small_book: Path, monkeypatch):
+def test_a_changed_helper_runs_every_cell_again_and_a_changed_style_none(small_book: Path, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
-    from book import execution_key
+    from book import forget_stale_results
 
-    before = execution_key(small_book)
-    assert execution_key(small_book) == before
-    (small_book / "src/helper.py").write_text("x = 1\n")
-    changed = execution_key(small_book)
-    (small_book / "src/helper.py").write_text("x = 2\n")
-    assert len({before, changed, execution_key(small_book)}) == 3
+    built = small_book / "_build"
+    forget_stale_results(small_book)
+
+    def remaining(change: Path, text: str) -> set[str]:
+        for name in (".jupyter_cache", ".doctrees", "html"):
+            (built / name).mkdir(exist_ok=True)
+        change.write_text(text)
+        forget_stale_results(small_book)
+        return {p.name for p in built.iterdir()} & everything
+
+    everything = {".jupyter_cache", ".doctrees", "html"}
+    assert remaining(small_book / "book/chapter.md", CHAPTER) == everything
+    assert remaining(small_book / "src/helper.py", "x = 1\n") == set()
+    assert remaining(small_book / "src/helper.py", "x = 1\n") == everything
+    assert remaining(small_book / "src/helper.py", "x = 2\n") == set()
+    assert remaining(small_book / "book/static/custom.css", "b {}\n") == {".jupyter_cache"}
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """Build the executed book into `_build/html`; `make book` calls this.
 
 Warnings and cell errors fail the build. Executed cells are cached, but the cache of the
-notebook tools knows only the text of the cells: here it is also keyed on the package, its data,
-the page hooks and the pinned versions, so that a changed helper executes every chapter again.
+notebook tools knows only the text of the cells: here it is also keyed on the package, its data
+and the pinned versions, so that a changed helper executes every chapter again.
 """
 
 import hashlib
@@ -19,32 +19,47 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "_build"
 
 
+def digest(root: Path, *names: str) -> str:
+    """A hash of the files of these names, folders with all that is in them."""
+    total = hashlib.sha256(sys.version.encode())
+    for name in names:
+        place = root / name
+        for path in sorted(place.rglob("*")) if place.is_dir() else [place]:
+            if path.is_file() and path.suffix != ".pyc" and ".egg-info" not in str(path):
+                total.update(f"{path.relative_to(root)}\0{path.stat().st_size}\0".encode())
+                total.update(path.read_bytes())
+    return total.hexdigest()
+
+
 def execution_key(root: Path = ROOT) -> str:
-    """A hash of all that a page depends on besides its own text."""
-    digest = hashlib.sha256(sys.version.encode())
-    files = [root / "requirements.lock", *sorted((root / "ext").glob("*.py"))]
-    files += sorted(p for p in (root / "src").rglob("*") if p.is_file())
-    for path in files:
-        if path.suffix == ".pyc" or ".egg-info" in str(path):
-            continue
-        digest.update(f"{path.relative_to(root)}\0{path.stat().st_size}\0".encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    """A hash of all that the output of a cell depends on besides the cell."""
+    return digest(root, "requirements.lock", "src")
 
 
-def forget_stale_results(key: str) -> None:
-    """Drop the executed cells and parsed pages when they were made under another key."""
-    stamp = BUILD / "execution-key"
-    if not stamp.exists() or stamp.read_text() != key:
-        for stale in (BUILD / ".jupyter_cache", BUILD / ".doctrees", BUILD / "html"):
-            shutil.rmtree(stale, ignore_errors=True)
-        BUILD.mkdir(exist_ok=True)
-        stamp.write_text(key)
+def page_key(root: Path = ROOT) -> str:
+    """A hash of all that a page depends on besides its text and the outputs of its cells."""
+    vendored = "_vendor/made-from"
+    return digest(root, "requirements.lock", "_config.yml", "_toc.yml", "ext", "book/static", vendored)
+
+
+def forget_stale_results(root: Path = ROOT) -> None:
+    """Drop what was made under another key: the executed cells, or only the pages."""
+    built = root / "_build"
+    built.mkdir(exist_ok=True)
+    for name, key, stale in (
+        ("execution-key", execution_key(root), (".jupyter_cache", ".doctrees", "html")),
+        ("page-key", page_key(root), (".doctrees", "html")),
+    ):
+        stamp = built / name
+        if not stamp.exists() or stamp.read_text() != key:
+            for folder in stale:
+                shutil.rmtree(built / folder, ignore_errors=True)
+            stamp.write_text(key)
 
 
 def build(extra: list[str]) -> int:
     """Run Jupyter Book in the project root; its exit status."""
-    forget_stale_results(execution_key())
+    forget_stale_results()
     environment = {**os.environ, "CIRCUITS_BOOK": "1", "PYTHONHASHSEED": "0"}
     environment.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
     # The kernel must be this interpreter, whatever environment the caller has active.

@@ -52,7 +52,8 @@
       const { component, props } = JSON.parse(view.querySelector("script").textContent);
       const library = await loadBundle();
       library.render(target.id, library[component], props);
-      new MutationObserver(() => nameParts(target)).observe(target, { childList: true, subtree: true });
+      const changes = { childList: true, characterData: true, subtree: true };
+      new MutationObserver(() => nameParts(target)).observe(target, changes);
       await new Promise((resolve) => {
         const wait = () => (target.querySelector("canvas") ? resolve() : requestAnimationFrame(wait));
         wait();
