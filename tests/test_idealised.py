@@ -31,7 +31,11 @@ def slow_induction(tokens, context, least):
         agreement = {}
         for copy in range(dest):
             length = 0
-            while length < context and copy >= length and tokens[copy - length] == tokens[dest - length]:
+            while (
+                length < context
+                and copy >= length
+                and tokens[copy - length] == tokens[dest - length]
+            ):
                 length += 1
             agreement[copy] = length
         longest = max(agreement.values(), default=0)

@@ -26,7 +26,9 @@ def shift_matrix(offset: int, n_places: int = N_PLACES, base: float = BASE) -> T
     return M.float()
 
 
-def _empty(d_vocab: int, n_ctx: int, blocks: dict[str, int]) -> tuple[AttentionOnlyTransformer, dict]:
+def _empty(
+    d_vocab: int, n_ctx: int, blocks: dict[str, int]
+) -> tuple[AttentionOnlyTransformer, dict]:
     """A model of zeros whose stream is cut into named blocks of coordinates, and where they are."""
     d_model, at = sum(blocks.values()), {}
     for name, size in blocks.items():
@@ -132,7 +134,9 @@ def smallest_gain(
     while repeat_accuracy(build(high), tokens) < 1:
         low, high = high, 2 * high
         if high > limit:
-            raise ValueError(f"accuracy stays below 1 up to a gain of {limit:g}: is the head right?")
+            raise ValueError(
+                f"accuracy stays below 1 up to a gain of {limit:g}: is the head right?"
+            )
     while high - low > 0.01 * high:
         middle = (low + high) / 2
         low, high = (low, middle) if repeat_accuracy(build(middle), tokens) == 1 else (middle, high)

@@ -78,7 +78,10 @@ def substituted_losses(
             )
     parts = []
     for x, y in zip(inputs.split(BATCH), targets.split(BATCH)):
-        before, after = exact_previous_pattern(x.shape[1]), exact_induction_pattern(x, context, least)
+        before, after = (
+            exact_previous_pattern(x.shape[1]),
+            exact_induction_pattern(x, context, least),
+        )
 
         def hook(site: str, value: Tensor, before=before, after=after) -> Tensor | None:
             if not site.endswith(".pattern"):
