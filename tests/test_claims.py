@@ -107,13 +107,29 @@ def test_the_command_writes_all_claims_as_json(registry, tmp_path, capsys):
     register("W1", 0.5, "weaker")
     register("W2")
     out = tmp_path / "results" / "claims.json"
-    claims.main(["run", "--out", str(out)])
+    claims.main(["run", "--out", str(out), "--page", str(tmp_path / "page.md")])
+    assert (tmp_path / "page.md").read_text() == claims.page(measure())
     assert json.loads(out.read_text(encoding="utf-8")) == measure()
     assert re.search(r"W1 +weaker +0.5 nats\n +W2 +holds", capsys.readouterr().out)
     assert [path.name for path in out.parent.iterdir()] == ["claims.json"]  # no temporary is left
 
 
+def test_the_page_counts_verdicts_and_has_one_row_a_claim(registry):
+    register("W1", 0.5, "weaker")
+    register("W2")
+    register("W3")
+    text = claims.page(measure())
+    assert "2 holds, 1 weaker." in text
+    assert "| W1 | Water is wet. | remark | wetter than sand | 0.5 nats | **weaker** |" in text
+    assert text.count("| **") == 3
+
+
 # the claims of the book
+
+
+def test_the_page_says_what_is_recorded(root):
+    recorded = json.loads((root / "book/results/claims.json").read_text(encoding="utf-8"))
+    assert (root / "book/claims.md").read_text(encoding="utf-8") == claims.page(recorded)
 
 
 def test_the_claims_of_the_first_chapters_are_registered():

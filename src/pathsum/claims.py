@@ -18,6 +18,21 @@ MODULES = (
     "pathsum.claims_two_layers",
 )  # where claims are registered
 RESULTS = Path("book/results/claims.json")
+PAGE = Path("book/claims.md")  # the same rows as a page of the book
+INTRODUCTION = """# The claims, measured
+
+*What does the paper claim, and which of it do we see in models of our own?*
+
+Each row is a claim of {cite:t}`elhage2021` in our words, what the paper reports for it, what must be
+seen here for the claim to hold, and what was seen in the shipped models. The criteria were written
+down before the models were trained. **exact** is an identity that holds to rounding error; **holds**
+meets its criterion; **weaker** points the same way but misses part of it; **not seen** is what it
+says: not in these models, which are far smaller than the paper's and saw other text. The chapter says
+what we think the reason is.
+
+This page and `book/results/claims.json` are written by `python -m pathsum.claims run`, and a test
+measures a sample again.
+"""
 
 
 @dataclass(frozen=True)
@@ -112,15 +127,36 @@ def show(*ids: str) -> ClaimsTable:
     return ClaimsTable(measure(*ids))
 
 
+def page(rows: list[dict]) -> str:
+    """The claims page in Markdown: a count of verdicts, then one table a chapter."""
+    counts = {v: sum(row["verdict"] == v for row in rows) for v in VERDICTS}
+    text = [INTRODUCTION, ", ".join(f"{n} {v}" for v, n in counts.items() if n).capitalize() + "."]
+    chapters = dict.fromkeys(row["page"] for row in rows)
+    for chapter in chapters:
+        text += [
+            f"\n## {chapter.replace('-', ' ').capitalize()}\n",
+            f"Shown in [the chapter]({chapter}.md).\n",
+        ]
+        text += ["| claim | statement | paper | criterion | seen here | verdict |"]
+        text += ["| --- | --- | --- | --- | --- | --- |"]
+        keys = ("id", "statement", "paper", "criterion", "detail")
+        for row in (r for r in rows if r["page"] == chapter):
+            cells = [row[key] for key in keys] + [f"**{row['verdict']}**"]
+            text.append("| " + " | ".join(cells) + " |")
+    return "\n".join(text) + "\n"
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m pathsum.claims", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     runner = commands.add_parser("run", help="measure all claims and rewrite the result file")
     runner.add_argument("--out", type=Path, default=RESULTS)
+    runner.add_argument("--page", type=Path, default=PAGE)
     options = parser.parse_args(arguments)
     rows = measure()
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(options.out, json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+    write_atomically(options.page, page(rows))
     for row in rows:
         print(f"{row['id']:>4}  {row['verdict']:<8}  {row['detail']}")
 
