@@ -22,7 +22,7 @@ def _generator() -> torch.Generator:
     return torch.Generator().manual_seed(11)
 
 
-@check("Exercise 8.1")
+@check("Exercise 9.1")
 def check_path_counts(answer: Any) -> None:
     """path_counts(n_layers, n_heads) -> list of n_layers + 1 whole numbers."""
     for n_layers, n_heads in ((2, 8), (3, 2), (4, 3), (0, 5)):
@@ -58,7 +58,7 @@ def heads(order: int, n_heads: int) -> list[tuple[int, ...]]:
     return list(product(range(n_heads), repeat=order))
 
 
-@check("Exercise 8.2")
+@check("Exercise 9.2")
 def check_split_by_order(answer: Any) -> None:
     """split_by_order(x (pos, d_model), A (layers, heads, pos, pos), W_OV (...)) -> (orders, ...)."""
     g = _generator()
@@ -102,7 +102,7 @@ def _orders(x: torch.Tensor, A: torch.Tensor, W: torch.Tensor, one_by_one: bool 
     return orders
 
 
-@check("Exercise 8.3")
+@check("Exercise 9.3")
 def check_marginal_worth(answer: Any) -> None:
     """marginal_worth(losses (orders,), d_vocab) -> (orders,)."""
     g = _generator()
@@ -130,7 +130,7 @@ def check_marginal_worth(answer: Any) -> None:
         agree(given, expected, "the worth of the orders", mistakes)
 
 
-@check("Exercise 8.4")
+@check("Exercise 9.4")
 def check_v_composition(answer: Any) -> None:
     """v_composition(W_OV_1, W_OV_2) -> a number from 0 to 1; head 2 reads what head 1 writes."""
     g = _generator()
