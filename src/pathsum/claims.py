@@ -14,6 +14,8 @@ VERDICTS = ("exact", "holds", "weaker", "not seen")
 MODULES = (
     "pathsum.claims_overview",
     "pathsum.claims_zero",
+    "pathsum.claims_one_layer",
+    "pathsum.claims_summarising",
     "pathsum.claims_terms",
     "pathsum.claims_two_layers",
 )  # where claims are registered
