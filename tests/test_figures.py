@@ -86,6 +86,24 @@ def test_values_are_drawn_over_their_tokens():
     fig.canvas.draw()
 
 
+def test_eigenvalues_keep_their_direction_and_the_side_is_marked_twice():
+    values = torch.tensor([3 + 4j, -1 + 0j], dtype=torch.complex128)
+    _, axes = figures.eigenvalue_planes({"H0": values, "H1": values}, linear=0.5)
+    right, left = axes.flat[0].lines[-2:]
+    (x,), (y,) = right.get_xdata(), right.get_ydata()
+    assert y / x == pytest.approx(4 / 3) and (x**2 + y**2) ** 0.5 == pytest.approx(np.log10(11))
+    assert left.get_xdata()[0] == pytest.approx(-np.log10(3))
+    assert left.get_fillstyle() == "none" != right.get_fillstyle()
+    assert not axes.flat[2].axison
+
+
+def test_a_histogram_counts_every_head_once():
+    groups = {"a": torch.tensor([-0.9, 0.1, 0.9, 1.0]), "b": torch.zeros(5)}
+    _, axes = figures.score_histogram(groups, "score")
+    assert [sum(bar.get_height() for bar in ax.patches) for ax in axes] == [4, 5]
+    assert axes[0].patches[0].get_hatch() != axes[1].patches[0].get_hatch()
+
+
 @pytest.mark.parametrize(
     ("draw", "words"),
     [
@@ -120,6 +138,16 @@ def test_values_are_drawn_over_their_tokens():
             lambda: figures.named_points({"a": (torch.ones(2), torch.ones(2), ["x"])}, "x", "y"),
             "1 names",
             id="names",
+        ),
+        pytest.param(
+            lambda: figures.eigenvalue_planes({"a": torch.tensor([float("nan") + 0j])}),
+            "finite",
+            id="eigenvalue",
+        ),
+        pytest.param(
+            lambda: figures.score_histogram({"a": torch.tensor([1.5])}, "score"),
+            "must lie in",
+            id="score",
         ),
     ],
 )

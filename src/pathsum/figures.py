@@ -12,7 +12,7 @@ from importlib import resources
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Inexact
 from matplotlib import rc_params_from_file
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -26,7 +26,7 @@ def styled(draw: Callable) -> Callable:
     """Decorator: draw in the book's style, whatever style is in use."""
 
     @wraps(draw)
-    def drawn(*args: object, **kwargs: object) -> tuple[Figure, Axes]:
+    def drawn(*args: object, **kwargs: object) -> tuple[Figure, Axes | np.ndarray]:
         # Not plt.style.context: that would also undo what a notebook's backend sets on first use.
         style = rc_params_from_file(resources.files("pathsum") / STYLE, use_default_template=False)
         before = {key: plt.rcParams[key] for key in style}
@@ -287,3 +287,184 @@ def paired_dots(
     ax.margins(x=0.1)
     fig.legend(loc="outside upper left", ncols=len(groups))
     return fig, ax
+
+
+@styled
+def pair_panels(
+    panels: Mapping[str, Float[Tensor, "earlier later"]], row_axis: str, column_axis: str, unit: str
+) -> tuple[Figure, np.ndarray]:
+    """Signed values for all pairs of heads, several matrices side by side on one scale around 0."""
+    values = {name: plain(panel) for name, panel in panels.items()}
+    limit = max(float(np.abs(panel).max()) for panel in values.values()) or 1.0
+    fig, axes = plt.subplots(1, len(values), figsize=(6.4, 2.4), sharey=True, squeeze=False)
+    for ax, (name, panel) in zip(axes[0], values.items()):
+        image = ax.imshow(panel, cmap="PuOr", vmin=-limit, vmax=limit)
+        ax.set_yticks(range(panel.shape[0]), [f"H{head}" for head in range(panel.shape[0])])
+        ax.set_xticks(range(panel.shape[1]), [f"H{head}" for head in range(panel.shape[1])])
+        ax.tick_params(length=0, labelsize=7)
+        ax.set(title=name)
+    fig.supxlabel(column_axis, fontsize=9)
+    axes[0, 0].set_ylabel(row_axis)
+    fig.colorbar(image, ax=axes[0].tolist(), label=unit, shrink=0.75)
+    return fig, axes[0]
+
+
+@styled
+def strips(
+    rows: Mapping[str, Float[Tensor, "..."]],
+    x_axis: str,
+    line: tuple[float, str],
+    hollow: Sequence[str] = (),
+) -> tuple[Figure, Axes]:
+    """One row of points per name, and a vertical line with its label; rows in `hollow` are rings."""
+    fig, ax = plt.subplots(figsize=(5.2, 0.9 + 0.38 * len(rows)))
+    ax.axvline(line[0], color="0.3", linestyle="--", linewidth=1, zorder=0)
+    for height, (name, values) in enumerate(rows.items()):
+        x = plain(values).flatten()
+        fill = "none" if name in hollow else "C0"
+        ax.plot(
+            x, np.full_like(x, height), linestyle="", marker="o", color="C0" if fill == "C0" else "C1",
+            markerfacecolor=fill, alpha=0.7,
+        )  # fmt: skip
+    ax.set_yticks(range(len(rows)), list(rows))
+    ax.set(xlabel=x_axis, ylim=(len(rows) - 0.5, -0.9))
+    ax.annotate(line[1], (line[0], -0.85), (4, -2), textcoords="offset points", va="top", fontsize=8)
+    return fig, ax
+
+
+@styled
+def composition_lines(
+    panels: Mapping[str, Mapping[str, Float[Tensor, "earlier later"]]], least: float
+) -> tuple[Figure, np.ndarray]:
+    """Heads of two layers as dots, joined by a line per pair: the thicker, the larger the value.
+
+    Each panel maps a kind ("Q", "K", "V") to values from 0 to 1; pairs below `least` have no line.
+    Kinds differ in colour and dash.
+    """
+    fig, axes = plt.subplots(1, len(panels), figsize=(6.4, 2.8), squeeze=False)
+    dashes = ["-", (0, (5, 2)), (0, (1, 1))]
+    for ax, (title, kinds) in zip(axes[0], panels.items()):
+        for number, (kind, values) in enumerate(kinds.items()):
+            values, color = plain(values), f"C{number}"
+            ax.plot([], [], color=color, linestyle=dashes[number], label=kind)
+            for (first, second), value in np.ndenumerate(values):
+                if value >= least:
+                    ax.plot(
+                        [first, second], [0, 1], color=color, linestyle=dashes[number],
+                        linewidth=0.3 + 4 * value, zorder=1, solid_capstyle="round",
+                    )  # fmt: skip
+            for layer, heads in enumerate(values.shape):
+                ax.plot(range(heads), [layer] * heads, "o", color="0.25", zorder=2, markersize=4)
+                for head in range(heads):
+                    ax.annotate(
+                        f"H{head}", (head, layer), (0, 6 if layer else -13),
+                        textcoords="offset points", ha="center", fontsize=7,
+                    )  # fmt: skip
+        ax.set(title=title, ylim=(-0.25, 1.25), xticks=[], yticks=[0, 1])
+        ax.set_yticklabels(["L0", "L1"])
+        ax.tick_params(length=0)
+        for side in ax.spines.values():
+            side.set_visible(False)
+    handles, names = axes[0, 0].get_legend_handles_labels()
+    fig.legend(handles, names, loc="outside lower center", ncols=len(names))
+    return fig, axes[0]
+
+
+@styled
+def pattern_panels(
+    panels: Mapping[str, Float[Tensor, "dest src"]],
+    unit: str,
+    lines_at: Sequence[float] = (),
+    top: float | None = 1.0,
+) -> tuple[Figure, np.ndarray]:
+    """Patterns of several heads side by side, by position; thin lines at `lines_at` on both axes.
+
+    `top` is the value of the brightest colour, or None for the largest value of all panels.
+    """
+    values = {name: plain(panel) for name, panel in panels.items()}
+    top = max(float(panel.max()) for panel in values.values()) if top is None else top
+    columns = min(len(values), 2)
+    rows = -(-len(values) // columns)
+    fig, axes = plt.subplots(
+        rows, columns, figsize=(6.0, 0.4 + 2.7 * rows), sharex=True, sharey=True, squeeze=False
+    )
+    for ax, (name, panel) in zip(axes.flatten(), values.items()):
+        image = ax.imshow(panel, cmap="viridis", vmin=0, vmax=top)
+        for place in lines_at:
+            ax.axhline(place, color="white", linewidth=0.5, linestyle=":")
+            ax.axvline(place, color="white", linewidth=0.5, linestyle=":")
+        ax.set(title=name)
+    for ax in axes[:, 0]:
+        ax.set_ylabel("destination")
+    for ax in axes[-1]:
+        ax.set_xlabel("source")
+    fig.colorbar(image, ax=axes.flatten().tolist(), label=unit, shrink=0.7)
+    return fig, axes.flatten()
+
+
+@styled
+def eigenvalue_planes(
+    panels: Mapping[str, Inexact[Tensor, " n"]], linear: float = 1.0, columns: int = 3
+) -> tuple[Figure, np.ndarray]:
+    """Complex eigenvalues, one panel per name, on one scale; the distance from 0 is logarithmic.
+
+    A value z is drawn in its own direction at distance log10(1 + |z| / linear); dashed circles mark
+    powers of ten times `linear`. Real parts above 0 are filled, others hollow. ValueError if not finite.
+    """
+    if not all(bool(values.isfinite().all()) for values in panels.values()):
+        raise ValueError("eigenvalues must be finite, got NaN or infinity")
+    rows = -(-len(panels) // columns)
+    fig, axes = plt.subplots(
+        rows, columns, figsize=(6.2, 0.4 + 2.1 * rows), sharex=True, sharey=True, squeeze=False
+    )
+    reach = np.log10(1 + max(float(values.abs().max()) for values in panels.values()) / linear)
+    turn = np.linspace(0, 2 * np.pi, 121)
+    for ax, (name, values) in zip(axes.flat, panels.items()):
+        sizes = values.abs().clamp_min(1e-300)
+        placed = values / sizes * torch.log10(1 + sizes / linear)
+        x, y = plain(placed.real), plain(placed.imag)
+        for power in range(int(np.ceil(reach))):
+            radius = np.log10(1 + 10.0**power)
+            ax.plot(radius * np.cos(turn), radius * np.sin(turn), "--", color="0.8", linewidth=0.7)
+        ax.axhline(0, color="0.6", linewidth=0.7, linestyle="-", zorder=0)
+        ax.axvline(0, color="0.6", linewidth=0.7, linestyle="-", zorder=0)
+        right = x > 0
+        ax.plot(x[right], y[right], linestyle="", marker="o", markersize=3.5, color="C0")
+        ax.plot(
+            x[~right], y[~right], linestyle="", marker="o", markersize=3.5, color="C1", fillstyle="none"
+        )
+        ax.set_title(name, fontsize=9)
+        ax.set(xlim=(-1.08 * reach, 1.08 * reach), ylim=(-1.08 * reach, 1.08 * reach), aspect="equal")
+        ax.set(xticks=[], yticks=[])
+    for ax in axes.flat[len(panels) :]:
+        ax.set_axis_off()
+    fig.supxlabel("real part", fontsize=9)
+    fig.supylabel("imaginary part", fontsize=9)
+    return fig, axes
+
+
+@styled
+def score_histogram(
+    groups: Mapping[str, Float[Tensor, " n"]],
+    x_axis: str,
+    limits: tuple[float, float] = (-1.0, 1.0),
+    bins: int = 20,
+) -> tuple[Figure, np.ndarray]:
+    """How many items of each group fall into each bin of a score, one above the other.
+
+    Groups differ in colour and hatching. ValueError if a value lies outside the limits.
+    """
+    fig, axes = plt.subplots(len(groups), figsize=(5.2, 0.6 + 1.4 * len(groups)), sharex=True, squeeze=False)
+    for number, (ax, (name, values)) in enumerate(zip(axes[:, 0], groups.items())):
+        heights = plain(values)
+        if not ((heights >= limits[0]) & (heights <= limits[1])).all():
+            raise ValueError(f"{name}: values must lie in {limits}, got {heights.min()} to {heights.max()}")
+        ax.hist(
+            heights, bins=bins, range=limits, color=f"C{number}", alpha=0.7, edgecolor="black",
+            linewidth=0.6, hatch=("", "//", "..", "xx")[number % 4],
+        )  # fmt: skip
+        ax.axvline(0, color="0.4", linewidth=0.8, linestyle="--")
+        ax.set(ylabel="heads", title=name)
+        ax.yaxis.get_major_locator().set_params(integer=True)
+    axes[-1, 0].set_xlabel(x_axis)
+    return fig, axes[:, 0]
