@@ -77,7 +77,7 @@ def test_most_pairs_below_the_null_fails_for_heads_that_all_read_all_writes(untr
 
 def test_moving_factors_round_keeps_the_trace_and_not_the_norm(untrained, monkeypatch):
     trace, eigenvalue, norm = two.circle_check(untrained)
-    assert max(trace, eigenvalue) < 1e-6 < 0.01 < norm
+    assert max(trace, eigenvalue) < 1e-6 and norm > 0.01
     monkeypatch.setattr(two, "published_scores", two.composition_scores)  # no contrast to gain
     assert two.measure_erratum(untrained).verdict == "weaker"
 

@@ -32,7 +32,7 @@ from pathsum.heads import (
     start_token_score,
 )
 from pathsum.model import AttentionOnlyTransformer, cache
-from pathsum.paths import patterns_of, path_terms, score_terms
+from pathsum.paths import path_terms, patterns_of, score_terms
 from pathsum.stream import random_rotation
 from pathsum.tokenizer import load_tokenizer
 
@@ -194,8 +194,8 @@ def measure_partners(
 
 def measure_slight(model: AttentionOnlyTransformer) -> Measurement:
     top = {kind: float(composition_scores(model, kind).max()) for kind in "QKV"}
-    null, sd = rotation_null(model, "Q")
-    z = {kind: (value - null) / sd for kind, value in top.items()}
+    null = {kind: rotation_null(model, kind) for kind in "QKV"}
+    z = {kind: (value - null[kind][0]) / null[kind][1] for kind, value in top.items()}
     return Measurement(
         top["K"] - top["V"],
         "largest K score less largest V score",

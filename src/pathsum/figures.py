@@ -55,7 +55,9 @@ def attention_pattern(
             f"{float(values.max()):.3g}: pass the pattern, after the softmax, not the scores"
         )
     side = min(max(3.4, 1.1 + 0.13 * len(tokens)), 5.6)
-    fig, ax = plt.subplots(figsize=(side, side + 0.6))  # the bar below leaves the width to the tokens
+    fig, ax = plt.subplots(
+        figsize=(side, side + 0.6)
+    )  # the bar below leaves the width to the tokens
     image = ax.imshow(values, cmap="viridis", vmin=0, vmax=1)
     bar = {"location": "bottom", "shrink": 0.7, "aspect": 35}
     fig.colorbar(image, ax=ax, label="attention (each row sums to 1)", **bar)
@@ -328,7 +330,9 @@ def strips(
         )  # fmt: skip
     ax.set_yticks(range(len(rows)), list(rows))
     ax.set(xlabel=x_axis, ylim=(len(rows) - 0.5, -0.9))
-    ax.annotate(line[1], (line[0], -0.85), (4, -2), textcoords="offset points", va="top", fontsize=8)
+    ax.annotate(
+        line[1], (line[0], -0.85), (4, -2), textcoords="offset points", va="top", fontsize=8
+    )
     return fig, ax
 
 
@@ -431,10 +435,18 @@ def eigenvalue_planes(
         right = x > 0
         ax.plot(x[right], y[right], linestyle="", marker="o", markersize=3.5, color="C0")
         ax.plot(
-            x[~right], y[~right], linestyle="", marker="o", markersize=3.5, color="C1", fillstyle="none"
+            x[~right],
+            y[~right],
+            linestyle="",
+            marker="o",
+            markersize=3.5,
+            color="C1",
+            fillstyle="none",
         )
         ax.set_title(name, fontsize=9)
-        ax.set(xlim=(-1.08 * reach, 1.08 * reach), ylim=(-1.08 * reach, 1.08 * reach), aspect="equal")
+        ax.set(
+            xlim=(-1.08 * reach, 1.08 * reach), ylim=(-1.08 * reach, 1.08 * reach), aspect="equal"
+        )
         ax.set(xticks=[], yticks=[])
     for ax in axes.flat[len(panels) :]:
         ax.set_axis_off()
@@ -454,11 +466,15 @@ def score_histogram(
 
     Groups differ in colour and hatching. ValueError if a value lies outside the limits.
     """
-    fig, axes = plt.subplots(len(groups), figsize=(5.2, 0.6 + 1.4 * len(groups)), sharex=True, squeeze=False)
+    fig, axes = plt.subplots(
+        len(groups), figsize=(5.2, 0.6 + 1.4 * len(groups)), sharex=True, squeeze=False
+    )
     for number, (ax, (name, values)) in enumerate(zip(axes[:, 0], groups.items())):
         heights = plain(values)
         if not ((heights >= limits[0]) & (heights <= limits[1])).all():
-            raise ValueError(f"{name}: values must lie in {limits}, got {heights.min()} to {heights.max()}")
+            raise ValueError(
+                f"{name}: values must lie in {limits}, got {heights.min()} to {heights.max()}"
+            )
         ax.hist(
             heights, bins=bins, range=limits, color=f"C{number}", alpha=0.7, edgecolor="black",
             linewidth=0.6, hatch=("", "//", "..", "xx")[number % 4],
