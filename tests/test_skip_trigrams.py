@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from pathsum import figures
 from pathsum.bigrams import count_bigrams
 from pathsum.bugs import bug_cost, contribution, find_closures, followed, trigrams_at_work
 from pathsum.evaluate import token_losses
@@ -395,3 +396,16 @@ def test_the_best_strengths_are_chosen_on_one_half_and_judged_on_the_other(livel
         bug_cost(lively, inputs, targets, seen, gates=(0.5,))
     with pytest.raises(ValueError, match="two sequences"):
         bug_cost(lively, inputs[:1], targets[:1], seen)
+
+
+def test_distributions_are_shares_on_common_bins():
+    series = {"a": torch.tensor([0.0, 1.0, 1.0, 2.0]), "b": torch.tensor([2.0, 4.0])}
+    _, ax = figures.distributions(series, "nats", mark=(1.5, "bar"), bins=4)
+    steps = [patch.get_data() for patch in ax.patches]
+    for step in steps:
+        assert math.isclose(step.values.sum(), 1.0)
+        assert step.edges.tolist() == [0, 1, 2, 3, 4]
+    assert steps[0].values.tolist() == [0.25, 0.5, 0.25, 0]
+    assert [t.get_text() for t in ax.get_legend().get_texts()] == ["a (4)", "b (2)", "bar"]
+    with pytest.raises(ValueError, match="finite"):
+        figures.distributions({"a": torch.tensor([math.nan])}, "nats")

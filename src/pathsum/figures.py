@@ -484,3 +484,32 @@ def score_histogram(
         ax.yaxis.get_major_locator().set_params(integer=True)
     axes[-1, 0].set_xlabel(x_axis)
     return fig, axes[:, 0]
+
+
+@styled
+def distributions(
+    series: Mapping[str, Float[Tensor, " n"]],
+    x_axis: str,
+    mark: tuple[float, str] | None = None,
+    bins: int = 60,
+    title: str = "",
+) -> tuple[Figure, Axes]:
+    """Outlines of histograms on common bins, each as a share of its own values; `mark` is a line.
+
+    ValueError for an empty series or values that are not finite.
+    """
+    values = {name: plain(x).ravel() for name, x in series.items()}
+    if not all(x.size and np.isfinite(x).all() for x in values.values()):
+        raise ValueError("every series needs finite values, got an empty one, NaN or infinity")
+    edges = np.histogram_bin_edges(np.concatenate(list(values.values())), bins)
+    fig, ax = plt.subplots()
+    dashes = ("-", "--", ":", "-.")
+    for number, (name, x) in enumerate(values.items()):
+        shares = np.histogram(x, edges)[0] / x.size
+        style = {"color": f"C{number}", "linestyle": dashes[number % 4], "linewidth": 1.8}
+        ax.stairs(shares, edges, label=f"{name} ({x.size:,})", **style)
+    if mark:
+        ax.axvline(mark[0], color="0.4", linewidth=1, linestyle="-", label=mark[1])
+    ax.set(xlabel=x_axis, ylabel="share", title=title)
+    ax.legend()
+    return fig, ax
