@@ -10,6 +10,11 @@ def summary(record: dict) -> dict:
     return {**kept, **best}
 
 
+def counted(n: int, thing: str) -> str:
+    """ "1 layer", "2 layers"."""
+    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
+
+
 def card_text(card: dict) -> str:
     """The card in Markdown, from the facts in NAME.json alone."""
     config, final, training = card["config"], card["final"], card["training"]
@@ -20,7 +25,7 @@ def card_text(card: dict) -> str:
         )
     )
     rows = {
-        "what": f"attention-only transformer, {config['n_layers']} layers of "
+        "what": f"attention-only transformer, {counted(config['n_layers'], 'layer')} of "
         f"{config['n_heads']} heads of {config['d_head']}, d_model {config['d_model']}, context "
         f"{config['n_ctx']}, vocabulary {config['d_vocab']:,}, norm {config['norm'] or 'none'}",
         "parameters": f"{card['parameters']:,}, stored as fp16",
@@ -29,7 +34,7 @@ def card_text(card: dict) -> str:
         "tokens": f"{card['tokens']:,} ({training['steps']:,} steps of {training['batch']} "
         f"sequences), seed {training['seed']}",
         "time": f"{card['minutes']:.0f} minutes of training steps on a shared {card['device']} "
-        f"({card['cpu_capability']}, {card['threads']} threads), torch {card['torch']}",
+        f"({card['cpu_capability']}, {counted(card['threads'], 'thread')}), torch {card['torch']}",
         "code": f"commit {(card['commit'] or 'unknown')[:12]}",
         "held-out loss": f"{final['heldout_loss']:.3f} nats a token",
         "in-context score": f"{final['in_context_score']:.3f} nats",
