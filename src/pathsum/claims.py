@@ -118,7 +118,7 @@ class ClaimsTable:
             "<tr>" + "".join(f"<td>{escape(str(row[key]))}</td>" for key in keys) + "</tr>"
             for row in self.rows
         )
-        return f'<table class="claims"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+        return f'<table class="table claims"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
     def __repr__(self) -> str:
         return "\n".join(f"{r['id']}: {r['verdict']}. {r['detail']}" for r in self.rows)
