@@ -16,6 +16,7 @@ from pathsum.direct_path import (
     pair_loss,
     singular_factors,
     table_rows,
+    times_counted,
 )
 from pathsum.model import AttentionOnlyTransformer, Config
 
@@ -111,3 +112,14 @@ def test_weights_in_a_correlation_are_repetitions():
     long = torch.stack([v.repeat_interleave(weights) for v in (x, y)])
     assert correlation(x, y, weights.float()) == pytest.approx(float(torch.corrcoef(long)[0, 1]))
     assert correlation(x, -2 * x + 1, weights.float()) == pytest.approx(-1)
+
+
+def test_times_counted_looks_pairs_up_in_another_text(pairs):
+    first = torch.tensor([3, 3, 16, 0, 15])
+    second = torch.tensor([2, 4, 16, 0, 9])
+    asked = count_bigrams(first, second, D_VOCAB)
+    given = times_counted(asked, pairs)
+    rows = first_tokens(asked).tolist()
+    expected = [int(pairs.row(a)[b]) for a, b in zip(rows, asked.following.tolist())]
+    assert given.tolist() == expected and 0 in expected and max(expected) > 0
+    assert times_counted(pairs, pairs).tolist() == pairs.counts.tolist()

@@ -98,3 +98,10 @@ def correlation(
     share = weights.double() / weights.double().sum()
     x, y = (v.double() - (share * v).sum() for v in (x, y))
     return float((share * x * y).sum() / ((share * x * x).sum() * (share * y * y).sum()).sqrt())
+
+
+def times_counted(pairs: BigramCounts, counts: BigramCounts) -> Int[Tensor, " entries"]:
+    """How often each different pair in `pairs` occurs in `counts`, 0 for a pair that does not."""
+    keys, wanted = (first_tokens(p) * p.d_vocab + p.following for p in (counts, pairs))
+    place = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
+    return torch.where(keys[place] == wanted, counts.counts[place].long(), 0)
