@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from pathsum.claims_one_layer import (
+    context_gain,
     linearity_errors,
     measure_expansion,
     measure_in_context,
@@ -101,18 +102,30 @@ def test_an_untrained_model_gains_nothing_from_repeats():
     assert repeat_gain(model, 8).mean().abs() < 0.05
 
 
+def test_far_context_is_worth_nothing_to_a_model_that_never_looks_there():
+    model, tokens = lively(), texts(6)
+    tokens[:, 0] = 0
+    model.W_V.zero_()
+    inputs, targets = tokens[:, :-1], tokens[:, 1:]
+    assert context_gain(model, inputs, targets, last=8).abs().max() < 1e-4
+    assert context_gain(lively(), inputs, targets, last=8).abs().max() > 1e-3
+    with pytest.raises(ValueError, match="below 79 positions, got last=40"):
+        context_gain(model, inputs, targets, last=40)
+
+
 @pytest.mark.parametrize(
-    ("one", "two", "verdict"),
+    ("one", "two", "far", "verdict"),
     [
-        (0.5, 5.0, "holds"),
-        (2.0, 5.0, "not seen"),  # not weak
-        (0.0, 5.0, "weaker"),  # weak, and not shown to exist
-        (0.5, 0.0, "not seen"),  # two layers do not either
+        (0.5, 5.0, 0.0, "holds"),
+        (0.0, 5.0, 0.5, "holds"),
+        (2.0, 5.0, 0.5, "not seen"),  # not weak
+        (0.0, 5.0, 0.0, "weaker"),  # weak, and not shown to exist
+        (0.5, 0.0, 0.5, "not seen"),  # two layers do not either
     ],
 )
-def test_learning_in_context_must_exist_and_be_weak(one, two, verdict):
+def test_learning_in_context_must_exist_and_be_weak(one, two, far, verdict):
     noise = 0.1 * torch.randn(16, generator=torch.Generator().manual_seed(0))
     noise = noise - noise.mean()
-    flat = torch.randn(16, 64, generator=torch.Generator().manual_seed(1))
-    gains = {"1 layer": one + noise, "2 layers": two + noise}
-    assert measure_in_context(gains, {"1 layer": flat, "2 layers": flat}).verdict == verdict
+    repeats = {"1 layer": one + noise, "2 layers": two + noise}
+    texts = {"1 layer": far + noise, "2 layers": 1 + noise}
+    assert measure_in_context(repeats, texts).verdict == verdict

@@ -15,7 +15,7 @@ from pathsum.circuits import full_ov_circuits, full_qk_circuits
 from pathsum.claims import Measurement, claim
 from pathsum.claims_overview import demo_tokens, worst
 from pathsum.claims_terms import spread_sample
-from pathsum.evaluate import in_context_score, token_losses
+from pathsum.evaluate import token_losses
 from pathsum.heads import repeated_tokens
 from pathsum.model import AttentionOnlyTransformer, cache
 from pathsum.patching import frozen_hook
@@ -216,28 +216,51 @@ def repeat_gain(
     return losses[:, 1:period].mean(1) - losses[:, period + 1 :].mean(1)
 
 
+def context_gain(
+    model: AttentionOnlyTransformer,
+    inputs: Int[Tensor, "batch pos"],
+    targets: Int[Tensor, "batch pos"],
+    last: int = 32,
+) -> Float[Tensor, " batch"]:
+    """What the far context is worth: loss without it minus loss with it, nats a token, per sequence.
+
+    Over the last `last` positions; without it they see the start token and only the nearest `last`
+    to 2 * `last` - 1 tokens. The same tokens are predicted both times, so the text's own ups and downs
+    cancel. ValueError if that would be the whole context.
+    """
+    if 2 * last >= inputs.shape[1]:
+        raise ValueError(f"2 * last must be below {inputs.shape[1]} positions, got last={last}")
+    short = torch.cat([inputs[:, :1], inputs[:, -2 * last :]], dim=1)
+    with_it = token_losses(model, inputs, targets)[:, -last:]
+    without = token_losses(model, short, targets[:, -2 * last - 1 :])[:, -last:]
+    return (without - with_it).mean(1)
+
+
 def measure_in_context(
-    gains: dict[str, Float[Tensor, " batch"]], losses: dict[str, Float[Tensor, "batch pos"]]
+    repeats: dict[str, Float[Tensor, " batch"]], far: dict[str, Float[Tensor, " sequences"]]
 ) -> Measurement:
     """O13: does the model of "1 layer" learn in context, and much less than that of "2 layers"?"""
-    mean = {name: float(gain.mean()) for name, gain in gains.items()}
-    error = {name: float(gain.std() / len(gain) ** 0.5) for name, gain in gains.items()}
-    falls = {
-        name: torch.tensor([in_context_score(row[None]) for row in loss])
-        for name, loss in losses.items()
-    }
-    fall, apart = falls["1 layer"], falls["1 layer"] - falls["2 layers"]
-    fall_error, apart_error = (float(v.std() / len(v) ** 0.5) for v in (fall, apart))
-    exists = mean["1 layer"] > 3 * error["1 layer"] or float(fall.mean()) < -3 * fall_error
-    weak = mean["1 layer"] < 0.25 * mean["2 layers"] and mean["2 layers"] > 3 * error["2 layers"]
-    words = " and ".join(f"{mean[name]:.2f} ± {error[name]:.2f} with {name}" for name in gains)
+
+    def stated(gains: dict[str, Tensor]) -> tuple[dict[str, float], dict[str, float], str]:
+        mean = {name: float(gain.mean()) for name, gain in gains.items()}
+        error = {name: float(gain.std() / len(gain) ** 0.5) for name, gain in gains.items()}
+        words = " and ".join(f"{mean[n]:.3f} ± {error[n]:.3f} with {n}" for n in gains)
+        return mean, error, words
+
+    second, second_error, on_repeats = stated(repeats)
+    more, more_error, on_text = stated(far)
+    exists = any(
+        mean["1 layer"] > 3 * error["1 layer"]
+        for mean, error in ((second, second_error), (more, more_error))
+    )
+    seen = second["2 layers"] > 3 * second_error["2 layers"]
+    weak = seen and second["1 layer"] < 0.25 * second["2 layers"]
     return Measurement(
-        mean["1 layer"] / mean["2 layers"],
+        second["1 layer"] / second["2 layers"],
         "gain of one layer over that of two",
         "holds" if exists and weak else "weaker" if weak else "not seen",
-        f"second copy of random tokens easier by {words} (nats a token); on text, late positions "
-        f"against early ones: {float(fall.mean()):+.3f} ± {fall_error:.3f} with 1 layer, and "
-        f"{float(apart.mean()):+.3f} ± {apart_error:.3f} above that of 2 layers on the same text",
+        f"nats a token gained on the second copy of random tokens: {on_repeats}; on text, from having "
+        f"more than the nearest 32 to 63 tokens: {on_text}",
     )
 
 
@@ -309,14 +332,14 @@ def rows() -> Measurement:
     section="Summary of Results",
     statement="One layer can learn in context, by copying, but only weakly.",
     paper="qualitative",
-    criterion="a gain on repeats or over positions, more than 3 standard errors above 0; on the second "
-    "copy of random tokens less than a quarter of the two-layer model's",
+    criterion="on the second copy of random tokens less than a quarter of the two-layer model's gain; "
+    "and some gain, there or from far context on text, more than 3 standard errors above 0",
     page=PAGE,
 )
 def in_context() -> Measurement:
     models = {"1 layer": load_model("attn-only-1l"), "2 layers": load_model("attn-only-2l")}
-    sample = spread_sample(256)
+    sample = spread_sample(96)
     return measure_in_context(
         {name: repeat_gain(model) for name, model in models.items()},
-        {name: token_losses(model, *sample) for name, model in models.items()},
+        {name: context_gain(model, *sample) for name, model in models.items()},
     )
