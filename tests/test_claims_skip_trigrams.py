@@ -12,6 +12,7 @@ from pathsum.claims_skip_trigrams import (
     measure_bugs,
     measure_pairs,
     measure_split,
+    shipped_evidence,
     strongest_by_source,
 )
 from pathsum.lifts import Evidence
@@ -111,3 +112,16 @@ def test_common_tokens_leave_out_the_rare_and_the_start():
     first = torch.tensor([0] * 9 + [4] * 5 + [6] * 4)
     common = common_tokens(count_bigrams(first, first, 17), at_least=5)
     assert common.nonzero().flatten().tolist() == [4]
+
+
+@pytest.mark.slow
+def test_the_summary_of_the_chapter_has_the_numbers_that_are_measured(root):
+    found = shipped_evidence()
+    entries = sum(len(row.triples) for row in found.rows)
+    pairs, passed = len(found.pairs) + found.untested, int(found.survives.sum())
+    chance = round(0.05 * len(found.pairs))
+    summary = (
+        (root / "book" / "skip-trigrams.md").read_text(encoding="utf-8").split("## Summary")[1]
+    )
+    words = f"{entries:,} entries were {pairs} different pairs, of which {passed} passed"
+    assert words in summary and f"chance gives {chance}." in summary

@@ -73,7 +73,7 @@ def trigrams_at_work(
     targets: Int[Tensor, "batch pos"],
     at_least: float = 1.0,
 ) -> dict[Trigram, tuple[int, float]]:
-    """Trigrams by which the head raised the token that did come, with times seen and mean logits.
+    """Trigrams by which the head raised the token that did come: in how many sequences, mean logits.
 
     A source before the destination counts if its contribution A * OV(source, next token) reaches
     `at_least` logits; equal sources add theirs up. The start token is left out, being always there.
@@ -81,8 +81,9 @@ def trigrams_at_work(
     """
     layer, number = check_head(model, head)
     ov = centred_ov(model, head)
-    sums: dict[Trigram, list[float]] = defaultdict(lambda: [0, 0.0])
-    for x, y in zip(inputs.split(BATCH), targets.split(BATCH)):
+    added_logits: dict[Trigram, list[float]] = defaultdict(list)
+    sequences: dict[Trigram, set[int]] = defaultdict(set)
+    for start, (x, y) in enumerate(zip(inputs.split(BATCH), targets.split(BATCH))):
         pattern = _pattern(model, layer, x)[:, number].tril(-1)
         entries = einsum(ov.A[x], ov.B.mT[y], "b src r, b dest r -> b dest src")
         same = (x[:, None, :] == x[:, :, None]).float()  # adds up what equal sources contribute
@@ -90,10 +91,10 @@ def trigrams_at_work(
         first = ~(x[:, :, None] == x[:, None, :]).tril(-1).any(-1)  # counts each source once
         for b, d, s in ((added >= at_least) & first[:, None, :]).nonzero().tolist():
             if s < d and int(x[b, s]):  # the start token is there always
-                entry = sums[(int(x[b, s]), int(x[b, d]), int(y[b, d]))]
-                entry[0] += 1
-                entry[1] += float(added[b, d, s])
-    return {key: (n, total / n) for key, (n, total) in sums.items()}
+                trigram = (int(x[b, s]), int(x[b, d]), int(y[b, d]))
+                added_logits[trigram].append(float(added[b, d, s]))
+                sequences[trigram].add(start * BATCH + b)
+    return {t: (len(sequences[t]), sum(v) / len(v)) for t, v in added_logits.items()}
 
 
 def _pattern(
@@ -120,7 +121,7 @@ def find_closures(
     seen: Bool[Tensor, "d_vocab d_vocab"],
     times: int = 2,
 ) -> list[Closure]:
-    """Pairs of trigrams found `times` or more whose crossed partners the training text does not have.
+    """Pairs of trigrams of `times` sequences or more whose crossed partners training text never had.
 
     Not even as bigrams: neither output ever followed the other's destination, so the partner is
     wrong in any context. `seen` is `followed(counts)`. Largest smaller crossed contribution first.
