@@ -176,3 +176,35 @@ def test_the_shipped_model_gives_the_verdicts_that_the_chapters_speak_of():
 def test_one_layer_is_the_control_of_the_repeats():
     (row,) = claims.measure("T6")
     assert row["verdict"] == "holds" and "strong" in row["detail"]
+
+
+@pytest.mark.skipif("attn-only-2l" not in model_names(), reason="the model is not in this checkout")
+def test_the_shipped_model_shows_what_the_chapters_say_of_stories_and_cuts():
+    from pathsum.evaluate import token_losses
+    from pathsum.idealised import recovered, substituted_losses, uncomposed_hook
+    from pathsum.patching import ablated_losses
+
+    model, (text, following) = claims_model(), two.held_out(16)
+    again = two.repeats(4096)[:, : 2 * two.PERIOD + 1]
+
+    def share(heads, x, y, first, **story):
+        losses = [token_losses(model, x, y), ablated_losses(model, x, y, heads)]
+        losses.append(substituted_losses(model, x, y, **story))
+        return recovered(*(float(value[:, first:].mean()) for value in losses))
+
+    before, after = [(0, 6)], [(1, 6), (1, 7)]
+    x, y, second = again[:, :-1], again[:, 1:], two.PERIOD + 1
+    assert 0.95 < share(before, text, following, 0, previous=before) < 1.05
+    one = share(after, text, following, 0, induction=after)
+    longer = share(after, text, following, 0, induction=after, context=2, least=2)
+    assert 0.2 < one < 0.5 and longer > one + 0.03
+    assert share(after, x, y, second, induction=after) > 1
+
+    def cut(kinds):
+        return float(token_losses(model, x, y, uncomposed_hook(model, kinds))[:, second:].mean())
+
+    assert cut("K") - cut("") > cut("Q") - cut("") > 1 > cut("V") - cut("")
+
+
+def claims_model():
+    return two.load_model(two.TWO)
