@@ -3,6 +3,8 @@
 import json
 import math
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -122,6 +124,12 @@ def test_the_page_counts_verdicts_and_has_one_row_a_claim(registry):
     assert "2 holds, 1 weaker." in text
     assert "| W1 | Water is wet. | remark | wetter than sand | 0.5 nats | **weaker** |" in text
     assert text.count("| **") == 3
+
+
+def test_the_command_finds_the_claims_of_all_modules():
+    command = [sys.executable, "-m", "pathsum.claims", "show", "A2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("A2: exact. ")
 
 
 # the claims of the book

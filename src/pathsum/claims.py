@@ -15,6 +15,7 @@ MODULES = (
     "pathsum.claims_overview",
     "pathsum.claims_zero",
     "pathsum.claims_one_layer",
+    "pathsum.claims_skip_trigrams",
     "pathsum.claims_summarising",
     "pathsum.claims_terms",
     "pathsum.claims_two_layers",
@@ -154,7 +155,12 @@ def main(arguments: list[str] | None = None) -> None:
     runner = commands.add_parser("run", help="measure all claims and rewrite the result file")
     runner.add_argument("--out", type=Path, default=RESULTS)
     runner.add_argument("--page", type=Path, default=PAGE)
+    shower = commands.add_parser("show", help="measure some claims and print them")
+    shower.add_argument("ids", nargs="+", metavar="ID")
     options = parser.parse_args(arguments)
+    if options.command == "show":
+        print(show(*options.ids))
+        return
     rows = measure()
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(options.out, json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
@@ -164,4 +170,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    # not this module's own main: claims register in the module that is imported by name
+    from pathsum.claims import main as registered_main
+
+    registered_main()
