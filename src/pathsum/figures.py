@@ -398,6 +398,8 @@ def pattern_panels(
             ax.axhline(place, color="white", linewidth=0.5, linestyle=":")
             ax.axvline(place, color="white", linewidth=0.5, linestyle=":")
         ax.set(title=name)
+    for ax in axes.flatten()[len(values) :]:
+        ax.set_visible(False)
     for ax in axes[:, 0]:
         ax.set_ylabel("destination")
     for ax in axes[-1]:
