@@ -191,11 +191,14 @@ class SkipTrigramTable:
         body = ""
         for row in self.rows:
             tokens = [
-                " ".join(f"<code>{escape(t)}</code>" for t in cell) for cell in self._cells(row)
+                "&ensp; ".join(f"<code>{escape(t)}</code>" for t in cell)
+                for cell in self._cells(row)
             ]
             cells = [f"L{row.head[0]}H{row.head[1]}", *tokens]
-            body += "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+            plain = "".join(f'<td style="font-weight: inherit">{cell}</td>' for cell in cells)
+            body += f"<tr>{plain}</tr>"
+        start = '<table class="table claims">'  # the class by which pages style what a cell shows
+        return f"{start}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def __repr__(self) -> str:
         lines = []
