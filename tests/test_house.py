@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pathsum.notebooks import toc_pages
+
 TOP_LEVEL = {
     ".ci", ".gitattributes", ".gitignore", "CONVENTIONS.md", "LICENSE", "Makefile", "NOTICE",
     "README.md", "_config.yml", "_toc.yml", "book", "environment.yml", "ext", "notebooks",
@@ -190,3 +192,14 @@ def test_installing_the_package_moves_no_package_that_is_there(root: Path, tmp_p
     shipped = {p.relative_to(source / "src") for p in (source / "src").rglob("*") if p.is_file()}
     missing = {p for p in shipped if "data" in p.parts and not (site / p).is_file()}
     assert not missing, f"not installed with the package: {sorted(map(str, missing))}"
+
+
+def test_exercises_carry_the_number_of_their_chapter(root: Path):
+    toc = yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8"))
+    for file, number in toc_pages(toc):
+        text = (root / f"{file}.md").read_text(encoding="utf-8")
+        found = re.findall(r"^:::\{admonition\} (?:Exercise|Question) (\d+)\.(\d+)", text, re.MULTILINE)
+        assert [chapter for chapter, _ in found] == [number] * len(found), file
+        assert [int(exercise) for _, exercise in found] == list(range(1, len(found) + 1)), file
+        if number and file != "book/notation":
+            assert len(found) >= 4, f"{file} has {len(found)} exercises"

@@ -27,7 +27,7 @@ def _pair(given: Any, what: str) -> tuple[Any, Any]:
     return given[0], given[1]
 
 
-@check("Exercise 6.1")
+@check("Exercise 7.1")
 def check_k_composition(answer: Any) -> None:
     """k_composition(W_OV_1, W_QK_2), both (d_model, d_model) -> the score of the pair."""
     g = _generator()
@@ -58,7 +58,7 @@ def check_k_composition(answer: Any) -> None:
         agree(given, expected, "the score", mistakes)
 
 
-@check("Exercise 6.2")
+@check("Exercise 7.2")
 def check_score_parts(answer: Any) -> None:
     """score_parts(x_0, written, W_QK) -> none, Q, K, both, each (dest, src)."""
     g = _generator()
@@ -83,7 +83,7 @@ def check_score_parts(answer: Any) -> None:
         agree(both, w @ M @ w.mT, "the part with both")
 
 
-@check("Exercise 6.3")
+@check("Exercise 7.3")
 def check_not_cyclic(answer: Any) -> None:
     """not_cyclic() -> A, B, both (2, 2), with A @ B == 0 and B @ A != 0."""
     A, B = (tensor(m, (2, 2)) for m in _pair(call(answer), "two 2 x 2 matrices, (A, B)"))
@@ -99,7 +99,7 @@ def check_not_cyclic(answer: Any) -> None:
         raise ExerciseFailed("B @ A is zero too: then the norm does not tell the two apart")
 
 
-@check("Exercise 6.4")
+@check("Exercise 7.4")
 def check_circled_norm(answer: Any) -> None:
     """circled_norm(A_1, B_1, A_2, B_2) -> norm of B_2 A_1 B_1 A_2, the published quantity."""
     g = _generator()
@@ -121,7 +121,7 @@ def check_circled_norm(answer: Any) -> None:
         agree(given, (d @ a @ b @ c).norm(), "the norm", mistakes)
 
 
-@check("Exercise 6.5")
+@check("Exercise 7.5")
 def check_reader_of(answer: Any) -> None:
     """reader_of(W_O (d_head, d_model)) -> W_V (d_model, d_head) that gets back what was written."""
     g = _generator()
@@ -146,7 +146,7 @@ def check_reader_of(answer: Any) -> None:
         )
 
 
-@check("Exercise 6.6")
+@check("Exercise 7.6")
 def check_keys_cut(answer: Any) -> None:
     """keys_cut(x_0, x_1, W_Q, W_K) -> pattern (dest, src) without K-composition."""
     g = _generator()

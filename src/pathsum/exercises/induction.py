@@ -22,7 +22,7 @@ def _generator() -> torch.Generator:
     return torch.Generator().manual_seed(13)
 
 
-@check("Exercise 7.1")
+@check("Exercise 8.1")
 def check_stripe(answer: Any) -> None:
     """stripe(pattern (pos, pos), period) -> mean attention on the induction stripe."""
     g = _generator()
@@ -51,7 +51,7 @@ def check_stripe(answer: Any) -> None:
         agree(given, expected, "the score", mistakes)
 
 
-@check("Exercise 7.2")
+@check("Exercise 8.2")
 def check_ideal_pattern(answer: Any) -> None:
     """ideal_pattern(tokens (pos,)) -> (dest, src): after the latest earlier copy, else position 0."""
     g = _generator()
@@ -86,7 +86,7 @@ def check_ideal_pattern(answer: Any) -> None:
         agree(given, rows(1), "the pattern", mistakes)
 
 
-@check("Exercise 7.3")
+@check("Exercise 8.3")
 def check_moved(answer: Any) -> None:
     """moved(pattern (dest, src), v (src, d_head), W_O (d_head, d_model)) -> (dest, src)."""
     g = _generator()
@@ -114,7 +114,7 @@ def check_moved(answer: Any) -> None:
         agree(given, expected, "what is moved", mistakes)
 
 
-@check("Exercise 7.4")
+@check("Exercise 8.4")
 def check_positivity(answer: Any) -> None:
     """positivity(A (d_vocab, rank), B (rank, d_vocab)) -> sum of eigenvalues over sum of sizes."""
     g = _generator()
@@ -142,7 +142,7 @@ def check_positivity(answer: Any) -> None:
         agree(given, expected, "the score", mistakes, tolerance=1e-3)
 
 
-@check("Exercise 7.5")
+@check("Exercise 8.5")
 def check_one_back(answer: Any) -> None:
     """one_back(d_model, base) -> M with places[i] @ M @ places[j] largest at j == i - 1."""
     for d_model, base in ((8, 100.0), (14, 1000.0), (20, 50.0)):
@@ -170,7 +170,7 @@ def check_one_back(answer: Any) -> None:
         )
 
 
-@check("Exercise 7.6")
+@check("Exercise 8.6")
 def check_inseparable(answer: Any) -> None:
     """inseparable() -> (one, other, dest, src): two token lists no one-layer head can tell apart."""
     given = call(answer)
