@@ -32,7 +32,7 @@ SOLUTIONS = {
     "reader_of": lambda W_O: torch.linalg.pinv(W_O),
     "keys_cut": lambda x_0, x_1, Q, K: pattern(x_1, x_0, Q, K),
 }
-NUMBERS = {name: f"6.{i}" for i, name in enumerate(SOLUTIONS, 1)}
+NUMBERS = {name: f"7.{i}" for i, name in enumerate(SOLUTIONS, 1)}
 MISTAKES = [
     ("k_composition", lambda O, M: (O @ M).norm() / (O.norm() * M.norm()), "is Q-composition"),
     ("k_composition", lambda O, M: (M @ O).norm() / (O.norm() * M.norm()), "come first"),

@@ -39,7 +39,7 @@ SOLUTIONS = {
     "one_back": lambda d, base: shift_matrix(-1, d, base),
     "inseparable": lambda: ([0, 5, 6, 5], [0, 4, 6, 5], 3, 2),
 }
-NUMBERS = {name: f"7.{i}" for i, name in enumerate(SOLUTIONS, 1)}
+NUMBERS = {name: f"8.{i}" for i, name in enumerate(SOLUTIONS, 1)}
 MISTAKES = [
     ("stripe", lambda p, period: p.diagonal(-period)[1:].mean(), "where the token itself stood"),
     ("stripe", lambda p, period: p.diagonal(-period - 1).mean(), "period + 1 is the token before"),

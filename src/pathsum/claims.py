@@ -17,8 +17,8 @@ MODULES = (
     "pathsum.claims_one_layer",
     "pathsum.claims_skip_trigrams",
     "pathsum.claims_summarising",
-    "pathsum.claims_terms",
     "pathsum.claims_two_layers",
+    "pathsum.claims_terms",
 )  # where claims are registered
 RESULTS = Path("book/results/claims.json")
 PAGE = Path("book/claims.md")  # the same rows as a page of the book
@@ -27,8 +27,8 @@ INTRODUCTION = """# The claims, measured
 *What does the paper claim, and which of it do we see in models of our own?*
 
 Each row is a claim of {cite:t}`elhage2021` in our words, what the paper reports for it, what must be
-seen here for the claim to hold, and what was seen in the shipped models. The criteria were written
-down before the models were trained. **exact** is an identity that holds to rounding error; **holds**
+seen here for the claim to hold, and what was seen in the shipped models. The criteria were
+fixed beforehand, and none was loosened to pass. **exact** is an identity that holds to rounding error; **holds**
 meets its criterion; **weaker** points the same way but misses part of it; **not seen** is what it
 says: not in these models, which are far smaller than the paper's and saw other text. The chapter says
 what we think the reason is.
@@ -136,10 +136,8 @@ def page(rows: list[dict]) -> str:
     text = [INTRODUCTION, ", ".join(f"{n} {v}" for v, n in counts.items() if n).capitalize() + "."]
     chapters = dict.fromkeys(row["page"] for row in rows)
     for chapter in chapters:
-        text += [
-            f"\n## {chapter.replace('-', ' ').capitalize()}\n",
-            f"Shown in [the chapter]({chapter}.md).\n",
-        ]
+        name = chapter.replace("-", " ").capitalize()
+        text += [f"\n## {name}\n", f"Shown in [{name}]({chapter}.md).\n"]
         text += ["| claim | statement | paper | criterion | seen here | verdict |"]
         text += ["| --- | --- | --- | --- | --- | --- |"]
         keys = ("id", "statement", "paper", "criterion", "detail")
