@@ -137,7 +137,9 @@ def test_a_changed_file_is_recognised_by_its_hash(shelf, change):
     else:
         del content[-10:]
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match="toy-2l.safetensors has sha256.*install pathsum again"):
+    with pytest.raises(
+        CheckpointError, match="toy-2l.safetensors has sha256.*install pathsum again"
+    ):
         load_model("toy-2l")
 
 

@@ -48,7 +48,7 @@ def learned(counts):
 
 
 def test_z1_holds_for_the_smoothed_table_itself(learned, counts):
-    seen = measure_bigram(learned, counts, frequent=20)
+    seen = measure_bigram(learned, counts, counts, frequent=20)
     assert seen.verdict == "holds"
     assert seen.number == pytest.approx(0, abs=1e-4)
     assert "correlate at 1.000" in seen.detail
@@ -56,15 +56,15 @@ def test_z1_holds_for_the_smoothed_table_itself(learned, counts):
 
 def test_z1_fails_for_the_transposed_table_and_for_an_untrained_model(learned, counts):
     backward = zero_layer(learned.W_E.T.clone(), torch.eye(D_VOCAB))
-    assert measure_bigram(backward, counts, frequent=20).verdict == "not seen"
+    assert measure_bigram(backward, counts, counts, frequent=20).verdict == "not seen"
     untrained = AttentionOnlyTransformer(learned.config).requires_grad_(False)
-    seen = measure_bigram(untrained, counts, frequent=20)
+    seen = measure_bigram(untrained, counts, counts, frequent=20)
     assert seen.verdict == "not seen" and seen.number > 0.5
 
 
 def test_z1_is_weaker_when_only_the_loss_is_off(learned, counts):
     flat = zero_layer(0.6 * learned.W_E, torch.eye(D_VOCAB))  # same order, too little contrast
-    seen = measure_bigram(flat, counts, frequent=20)
+    seen = measure_bigram(flat, counts, counts, frequent=20)
     assert seen.verdict == "weaker" and seen.number > 0.1
 
 
@@ -101,18 +101,19 @@ def numbers(detail: str) -> list[float]:
 
 def test_the_shipped_models_give_the_verdicts_that_the_chapter_speaks_of(measured):
     assert {name: row["verdict"] for name, row in measured.items()} == {
-        "Z1": "holds",
+        "Z1": "weaker",
         "Z2": "holds",
         "Z3": "holds",
     }
     assert all(row["page"] == "zero-layer" for row in measured.values())
 
 
-def test_z1_meets_its_criterion_by_its_numbers(measured):
+def test_z1_misses_its_bar_on_the_training_text_narrowly_and_meets_the_rest(measured):
     row = measured["Z1"]
+    new = float(re.search(r"on held-out text (\d\.\d+)", row["detail"])[1])
     r = float(re.search(r"correlate at (\d\.\d+)", row["detail"])[1])
     cuts = [float(n) for n in re.findall(r"(\d+\.\d+) at \d+", row["detail"])]
-    assert row["number"] <= 0.1 and r > 0.95
+    assert 0.1 < row["number"] < 0.12 and new < 0.05 and r > 0.95
     assert len(cuts) == 4 and cuts == sorted(cuts) and cuts[0] > 0
 
 

@@ -17,6 +17,7 @@ from pathsum.direct_path import (
     singular_factors,
     table_rows,
     times_counted,
+    trained_further,
 )
 from pathsum.model import AttentionOnlyTransformer, Config
 
@@ -123,3 +124,25 @@ def test_times_counted_looks_pairs_up_in_another_text(pairs):
     expected = [int(pairs.row(a)[b]) for a, b in zip(rows, asked.following.tolist())]
     assert given.tolist() == expected and 0 in expected and max(expected) > 0
     assert times_counted(pairs, pairs).tolist() == pairs.counts.tolist()
+
+
+def test_training_further_steps_where_autograd_says(model, pairs):
+    W_E, W_U = trained_further(model.W_E, model.W_U, pairs, steps=1, lr=0.3)
+    E, U = (W.detach().clone().requires_grad_() for W in (model.W_E, model.W_U))
+    logs = (E @ U).log_softmax(1)[first_tokens(pairs), pairs.following.long()]
+    (-(logs * pairs.counts).sum() / pairs.counts.sum()).backward()
+    for before, after, grad in ((model.W_E, W_E, E.grad), (model.W_U, W_U, U.grad)):
+        clear = grad.abs() > 1e-5  # Adam's first step is the rate times the sign
+        assert_close((before - after)[clear], 0.1 * grad[clear].sign(), atol=1e-3, rtol=0)
+        assert clear.float().mean() > 0.5
+
+
+def test_training_further_comes_down_to_the_entropy_of_the_text(text, pairs):
+    config = Config(n_layers=0, n_heads=3, d_model=D_VOCAB, d_head=5, d_vocab=D_VOCAB, n_ctx=7)
+    start = AttentionOnlyTransformer(config).requires_grad_(False)
+    kept = start.W_E.clone(), start.W_U.clone()
+    better = trained_further(start.W_E, start.W_U, pairs, steps=300, lr=0.1)
+    totals = pairs.totals()[first_tokens(pairs)]
+    entropy = float(-(pairs.counts * (pairs.counts / totals).log()).sum() / pairs.counts.sum())
+    assert entropy <= pair_loss(direct_rows(*better), pairs) < entropy + 0.02
+    assert torch.equal(start.W_E, kept[0]) and torch.equal(start.W_U, kept[1])

@@ -105,3 +105,36 @@ def times_counted(pairs: BigramCounts, counts: BigramCounts) -> Int[Tensor, " en
     keys, wanted = (first_tokens(p) * p.d_vocab + p.following for p in (counts, pairs))
     place = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
     return torch.where(keys[place] == wanted, counts.counts[place].long(), 0)
+
+
+@torch.no_grad()
+def trained_further(
+    W_E: Float[Tensor, "d_vocab d_model"],
+    W_U: Float[Tensor, "d_model d_vocab"],
+    counts: BigramCounts,
+    steps: int,
+    lr: float = 0.02,
+) -> tuple[Float[Tensor, "d_vocab d_model"], Float[Tensor, "d_model d_vocab"]]:
+    """New W_E and W_U after `steps` steps of Adam, each on all counted pairs at once.
+
+    The gradient is exact: d loss / d logits is softmax minus share, weighted by the row's share of
+    the text. The rate rises over 3 steps and falls linearly to 0.
+    """
+    W_E, W_U = W_E.clone(), W_U.clone()
+    adam = torch.optim.Adam([W_E, W_U], lr=lr, betas=(0.9, 0.98))
+    totals, lengths = counts.totals(), counts.starts.diff().long()
+    everything = totals.sum()
+    for step in range(steps):
+        adam.param_groups[0]["lr"] = lr * min(1.0, (step + 1) / 3) * (1 - step / steps)
+        W_E.grad, W_U.grad = torch.zeros_like(W_E), torch.zeros_like(W_U)
+        for tokens in torch.arange(counts.d_vocab).split(2 * ROWS):
+            error = (W_E[tokens] @ W_U).softmax(1).mul_(totals[tokens, None])
+            low, high = int(counts.starts[tokens[0]]), int(counts.starts[tokens[-1] + 1])
+            which = torch.arange(len(tokens)).repeat_interleave(lengths[tokens])
+            entries = which * counts.d_vocab + counts.following[low:high].long()
+            error.view(-1)[entries] -= counts.counts[low:high]
+            error /= everything
+            W_E.grad[tokens] = error @ W_U.mT
+            W_U.grad += W_E[tokens].mT @ error
+        adam.step()
+    return W_E, W_U

@@ -97,7 +97,9 @@ def check_low_rank_table(answer: Any) -> None:
         with _LargestTensor() as largest:
             pair = call(answer, W_E, W_U, rank)
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise ExerciseFailed("expected two tensors, the factors (d_vocab, rank) and (rank, d_vocab)")
+            raise ExerciseFailed(
+                "expected two tensors, the factors (d_vocab, rank) and (rank, d_vocab)"
+            )
         left = tensor(pair[0], (d_vocab, rank), "the first factor (d_vocab, rank)")
         right = tensor(pair[1], (rank, d_vocab), "the second factor (rank, d_vocab)")
         u, s, vh = torch.linalg.svd(W_E @ W_U, full_matrices=False)
