@@ -17,7 +17,10 @@ from pathsum.notebooks import Chapter, toc_pages
 ROOT = Path(__file__).resolve().parent.parent
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
 PAGES = [file for file, _ in toc_pages(TOC)]
-PROMISED = {"book/index", "book/notation", "book/transformer-overview", "book/zero-layer", "book/bibliography"}
+PROMISED = {f"book/{name}" for name in (
+    "index", "models", "notation", "transformer-overview", "zero-layer", "one-layer", "skip-trigrams",
+    "summarising", "composition", "induction-heads", "term-importance", "claims", "bibliography",
+)}  # fmt: skip
 THEMES = ("light", "dark")
 
 # Chromium's remarks about drawing without a graphics card say nothing about the page.
