@@ -25,6 +25,7 @@ from pathsum.presets import (
     record_steps,
 )
 from pathsum.runs import Run, RunError, log_lines, optimizers
+from pathsum.tokenizer import load_tokenizer
 
 TINY = TrainConfig(
     model=Config(n_layers=2, n_heads=3, d_model=12, d_head=5, d_vocab=17, n_ctx=16),
@@ -226,3 +227,26 @@ def test_the_command_says_what_is_wrong_in_one_line(tmp_path):
     assert done.returncode == 1
     assert done.stderr.strip().splitlines()[-1].startswith("pathsum.train: ")
     assert "--resume" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_tokenizer_of_another_size_is_refused_with_the_command_that_makes_one(tmp_path):
+    command = [sys.executable, "-m", "pathsum.train", "paper", "--out", str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and not (tmp_path / "run").exists()
+    assert "d_vocab=50,257 and the tokenizer 4,096" in done.stderr
+    assert "--d-vocab 50257 --out FILE" in done.stderr
+
+
+def test_text_is_encoded_by_a_tokenizer_of_ones_own(tmp_path):
+    from pathsum.dataset import encoded
+    from pathsum.tokenizer import save_tokenizer, train_tokenizer
+
+    text = "the quick brown fox jumps over the lazy dog, and the dog sleeps on. " * 400
+    (tmp_path / "mine.txt").write_text(text)
+    save_tokenizer(train_tokenizer([text], d_vocab=300), tmp_path / "tokenizer.json")
+    tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
+    name = f"file:{tmp_path / 'mine.txt'}"
+    data = encoded(name, tmp_path / "cache", tokenizer)
+    assert data.fingerprint != encoded(name, tmp_path / "cache").fingerprint
+    assert tokenizer.decode(data.train[:5].tolist()) in text
+    assert data.train.max() < 300

@@ -65,13 +65,17 @@ def fingerprint(name: str, cache: Path | None = None, tokenizer: Tokenizer | Non
     return hashlib.sha256("\n".join(ingredients).encode()).hexdigest()
 
 
-def encoded(name: str, cache: Path | None = None) -> TokenData:
+def encoded(
+    name: str, cache: Path | None = None, tokenizer: Tokenizer | None = None
+) -> TokenData:
     """The corpus as token ids: encoded once, kept in the cache folder, read through memory maps.
+
+    By the shipped tokenizer unless another is given (at most 65,536 tokens: ids are uint16).
 
     CorpusError if the text cannot be had. Files are compared with the sizes and hashes of their
     record; a folder cut short or changed is not read but made again.
     """
-    tokenizer = load_tokenizer()
+    tokenizer = tokenizer or load_tokenizer()
     mark = fingerprint(name, cache, tokenizer)
     base = corpus.cache_folder(cache) / "tokens"
     folder = base / f"{re.sub(r'[^A-Za-z0-9._-]+', '_', name)[-60:]}-{mark[:16]}"

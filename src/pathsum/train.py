@@ -12,6 +12,7 @@ from pathsum.corpus import CorpusError
 from pathsum.dataset import encoded
 from pathsum.presets import PRESETS
 from pathsum.runs import Run, RunError, log_lines
+from pathsum.tokenizer import load_tokenizer
 
 
 def keep_freed_memory() -> None:
@@ -41,6 +42,9 @@ def main(arguments: list[str] | None = None) -> None:
     for name in ("muon-lr", "adam-lr"):
         parser.add_argument(f"--{name}", type=float)
     parser.add_argument("--data", help="corpus name, file:PATH or hf:NAME")
+    parser.add_argument(
+        "--tokenizer", type=Path, help="a tokenizer.json (default: the shipped one)"
+    )
     options = parser.parse_args(arguments)
 
     config = PRESETS[options.preset]
@@ -56,10 +60,18 @@ def main(arguments: list[str] | None = None) -> None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     keep_freed_memory()
     try:
-        run = Run(out, config, encoded(config.data), device)
+        tokenizer = load_tokenizer(options.tokenizer)
+        if tokenizer.d_vocab != config.model.d_vocab:
+            raise RunError(
+                f"the {options.preset} preset has d_vocab={config.model.d_vocab:,} and the tokenizer "
+                f"{tokenizer.d_vocab:,} tokens: make one that fits with `python -m pathsum.tokenizer "
+                f"train {config.data} --d-vocab {config.model.d_vocab} --out FILE`, then add "
+                "--tokenizer FILE"
+            )
+        run = Run(out, config, encoded(config.data, tokenizer=tokenizer), device)
         run.start(options.resume)
         run.train()
-    except (RunError, CorpusError) as error:
+    except (RunError, CorpusError, OSError, ValueError) as error:
         sys.exit(f"pathsum.train: {error}")
     print(
         f"{out}: step {run.step}, last held-out loss {log_lines(out)[-1]['heldout_loss']:.3f} nats"
