@@ -493,6 +493,9 @@ def test_the_command_line_lists_fetches_and_fails_in_one_paragraph(shelf, tmp_pa
     with pytest.raises(SystemExit) as stopped:
         corpus.main(["fetch", "tinny", "--cache", str(tmp_path)])
     assert "error: No corpus is called 'tinny'. Did you mean 'tiny'?" in str(stopped.value)
+    with pytest.raises(SystemExit) as stopped:
+        corpus.main(["fetch", f"file:{tmp_path / 'nowhere.txt'}"])
+    assert "cannot be read" in str(stopped.value) and "Check the path" in str(stopped.value)
 
 
 @pytest.mark.network

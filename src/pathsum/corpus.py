@@ -171,12 +171,13 @@ def main(arguments: list[str] | None = None) -> None:
         print("\n".join(describe(name) for name in CORPORA))
     elif given.name is None:
         parser.error(f"fetch needs a NAME, one of {', '.join(CORPORA)}, or hf:NAME")
-    elif given.name == "sample" or given.name.startswith("file:"):
-        count = sum(1 for _ in named_documents(given.name))
-        print(f"{given.name} is here already: {count} documents, nothing to fetch")
     else:
         try:
-            print(fetch(given.name, given.cache))
+            if given.name == "sample" or given.name.startswith("file:"):
+                count = sum(1 for _ in named_documents(given.name))
+                print(f"{given.name} is here already: {count} documents, nothing to fetch")
+            else:
+                print(fetch(given.name, given.cache))
         except CorpusError as error:
             sys.exit(f"error: {error}")
         except KeyboardInterrupt:
