@@ -192,3 +192,15 @@ def test_paper_preset_has_the_papers_shapes():
     assert (c.n_heads, c.d_head, c.d_model, c.n_ctx) == (12, 64, 768, 2048)
     assert c.n_heads * c.d_head == c.d_model
     assert 50_000 <= c.d_vocab <= 51_000
+
+
+def test_gradients_are_the_same_to_the_bit_every_time():
+    """Also on several threads, and for tokens that come many times: resumed runs rely on it."""
+    model = AttentionOnlyTransformer(Config(n_layers=1, n_heads=2, d_model=64, d_head=32))
+    x = torch.randint(50, (8, 256), generator=torch.Generator().manual_seed(0))
+    found = []
+    for _ in range(4):
+        model.zero_grad()
+        model.final_residual(x).square().mean().backward()
+        found.append(model.W_E.grad.clone())
+    assert all(torch.equal(found[0], other) for other in found[1:])

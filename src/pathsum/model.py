@@ -7,7 +7,7 @@ import torch
 from einops import einsum, rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import layer_norm, scaled_dot_product_attention
+from torch.nn.functional import embedding, layer_norm, scaled_dot_product_attention
 
 Hook = Callable[[str, Tensor], Tensor | None]
 
@@ -106,7 +106,8 @@ class AttentionOnlyTransformer(nn.Module):
     ) -> Float[Tensor, "batch pos d_model"]:
         """What W_U reads: the residual stream after the last layer (and the last LayerNorm)."""
         check_tokens(tokens, self.config)
-        resid = _visit(hook, "embed", self.W_E[tokens])
+        # embedding(), not W_E[tokens]: the gradient of indexing adds in any order on several threads
+        resid = _visit(hook, "embed", embedding(tokens, self.W_E))
         for layer in range(self.config.n_layers):
             resid = _visit(hook, f"L{layer}.resid", resid)
             attention = self._fused_attention if hook is None else self._explicit_attention
