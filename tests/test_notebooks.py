@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -322,3 +323,27 @@ def test_the_setup_cell_stops_with_a_readable_line_when_nothing_can_be_installed
     assert run.returncode == 1
     assert run.stderr.splitlines()[-1].startswith("ImportError: pathsum could not be installed")
     assert "During handling" not in run.stderr
+
+
+CLOSED = """
+import socket
+
+class NoSocket(socket.socket):
+    def __init__(self, *arguments, **settings):
+        raise OSError("sockets are closed in this test")
+
+socket.socket = NoSocket
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["transformer-overview", "zero-layer"])
+def test_a_chapter_runs_with_every_socket_closed(root: Path, tmp_path: Path, name: str):
+    notebook = nbformat.read(root / f"notebooks/solutions/{name}.ipynb", as_version=4)
+    cells = [c.source for c in notebook.cells if c.cell_type == "code" and c.id != "setup"]
+    script = tmp_path / "chapter.py"
+    script.write_text("\n\n".join([CLOSED, *cells]), encoding="utf-8")
+    environment = {**os.environ, "MPLBACKEND": "agg", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "correct" in done.stdout
