@@ -1,12 +1,13 @@
 """QK and OV circuits over the vocabulary, the direct path, positions, and copying statistics."""
 
 import torch
-from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
+from pathsum import heads
 from pathsum.composition import ov_circuits, qk_circuits
 from pathsum.factored import FactoredMatrix
+from pathsum.heads import positivity
 from pathsum.model import AttentionOnlyTransformer
 
 
@@ -61,23 +62,12 @@ def positional_scores(
 
 
 def copying_eigenvalues(model: AttentionOnlyTransformer, layer: int) -> Tensor:
-    """The d_head eigenvalues of each full OV circuit, (n_heads, d_head) complex128.
+    """The d_head eigenvalues of one layer's full OV circuits, (n_heads, d_head) complex128.
 
-    W_U @ W_E is contracted once for all heads; each head then needs a d_head x d_head matrix.
+    As `pathsum.heads.copying_eigenvalues`; IndexError if there is no such layer.
     """
     check_layer(model, layer)
-    round_trip = model.W_U.detach().double() @ model.W_E.detach().double()
-    axes = "h e d, d m, h m f -> h e f"
-    W_O, W_V = model.W_O[layer].detach().double(), model.W_V[layer].detach().double()
-    return torch.linalg.eigvals(einsum(W_O, round_trip, W_V, axes).cpu())
-
-
-def positivity(eigenvalues: Tensor) -> Float[Tensor, "*batch"]:
-    """Sum of eigenvalues over sum of their sizes, -1 to 1: 1 if all are positive reals.
-
-    Source: Elhage et al. 2021, Summarizing OV/QK Matrices; Olsson et al. 2022.
-    """
-    return eigenvalues.sum(-1).real / eigenvalues.abs().sum(-1)
+    return heads.copying_eigenvalues(model, layer)
 
 
 def positivity_null(

@@ -1,7 +1,6 @@
 """Behaviour scores: what each head does, read off its attention patterns or its weights."""
 
 import torch
-from einops import einsum
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -87,20 +86,36 @@ def value_weighted(
     return pattern * v.norm(dim=-1)[:, :, None, :]
 
 
-def copying_score(model: AttentionOnlyTransformer) -> Float[Tensor, "n_layers n_heads"]:
-    """Sum of the eigenvalues of each full OV circuit over the sum of their sizes, -1 to 1.
+def copying_eigenvalues(
+    model: AttentionOnlyTransformer, layers: int | slice = slice(None)
+) -> Tensor:
+    """Non-zero eigenvalues of each head's full OV circuit, (..., n_heads, d_head) complex128.
 
     The circuit W_E W_V W_O W_U is d_vocab x d_vocab of rank d_head; its non-zero eigenvalues are
-    those of the small product W_O (W_U W_E) W_V, here in float64. 1: attending to any
-    combination of tokens raises it; for random weights mean 0, sd about 1.5 / d_head.
-    Source: Elhage et al. 2021, Summarizing OV/QK Matrices (detecting copying).
+    those of the small product W_O (W_U W_E) W_V, in float64, with W_U W_E contracted once for all
+    heads. One layer's, or with a slice several layers' (all by default).
     """
     with torch.no_grad():
         round_trip = model.W_U.double() @ model.W_E.double()
-        axes = "l h e d, d m, l h m f -> l h e f"
-        small = einsum(model.W_O.double(), round_trip, model.W_V.double(), axes)
-        eigenvalues = torch.linalg.eigvals(small.cpu())
-        return (eigenvalues.sum(-1).real / eigenvalues.abs().sum(-1)).float()
+        small = model.W_O[layers].double() @ round_trip @ model.W_V[layers].double()
+        return torch.linalg.eigvals(small.cpu())
+
+
+def positivity(eigenvalues: Tensor) -> Float[Tensor, "*batch"]:
+    """Sum of eigenvalues over sum of their sizes, -1 to 1: 1 if all are positive reals.
+
+    Source: Elhage et al. 2021, Summarizing OV/QK Matrices; Olsson et al. 2022.
+    """
+    return eigenvalues.sum(-1).real / eigenvalues.abs().sum(-1)
+
+
+def copying_score(model: AttentionOnlyTransformer) -> Float[Tensor, "n_layers n_heads"]:
+    """`positivity` of each full OV circuit, -1 to 1.
+
+    1: attending to any combination of tokens raises it; for random weights mean 0, sd about
+    1.5 / d_head. Source: Elhage et al. 2021, Summarizing OV/QK Matrices (detecting copying).
+    """
+    return positivity(copying_eigenvalues(model)).float()
 
 
 def _need(pattern: Tensor, length: int) -> None:
