@@ -1,10 +1,11 @@
 """Shared by all tests: checked shapes, the built book, a browser."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,23 @@ def chromium() -> Iterator[object]:
         browser = playwright.chromium.launch(executable_path=found, args=quiet)
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def run_solutions() -> Callable[[str], int]:
+    """Runs a chapter's exercise and check cells in order after its import cell; how many checks."""
+
+    def run(chapter: str) -> int:
+        text = (ROOT / f"book/{chapter}.md").read_text(encoding="utf-8")
+        cells = re.findall(r"```\{code-cell\} python\n(?:---\n(.*?)---\n)?(.*?)```", text, re.DOTALL)
+        space: dict = {}
+        exec(cells[0][1], space)
+        checks = 0
+        for options, code in cells[1:]:
+            is_check = re.fullmatch(r"(?:from .*\n\n)?check_\w+\(\w+\)\n", code) is not None
+            if "exercise" in options or is_check:
+                exec(code, space)
+            checks += is_check and "exercise" not in options
+        return checks
+
+    return run

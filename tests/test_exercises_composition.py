@@ -88,18 +88,8 @@ def test_a_likely_mistake_is_named(name, wrong, words):
     assert str(caught.value).startswith(f"Exercise {NUMBERS[name]}: ")
 
 
-def test_the_chapters_solutions_pass_their_checks(root, capsys):
+def test_the_chapters_solutions_pass_their_checks(run_solutions, capsys):
     """The very cells of the chapter, run in order after its import cell."""
-    text = (root / "book/composition.md").read_text(encoding="utf-8")
-    cells = re.findall(r"```\{code-cell\} python\n(?:---\n(.*?)---\n)?(.*?)```", text, re.DOTALL)
-    space: dict = {}
-    exec(cells[0][1], space)
-    passed = 0
-    for options, code in cells[1:]:
-        if "exercise" in options:
-            exec(code, space)
-        elif re.fullmatch(r"(?:from .*\n\n)?check_\w+\(\w+\)\n", code):
-            exec(code, space)
-            passed += 1
+    passed = run_solutions("composition")
     assert passed == len(SOLUTIONS)
     assert capsys.readouterr().out.count(": correct") == passed
