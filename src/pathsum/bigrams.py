@@ -1,7 +1,6 @@
 """Bigram counts of the text that the shipped models were trained on, and a smoothed table."""
 
 import argparse
-import os
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -14,6 +13,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from pathsum.dataset import blocks, encoded
+from pathsum.files import moved_into_place
 from pathsum.presets import PRESETS, TrainConfig, batch_indices
 
 SHIPPED = resources.files("pathsum") / "data" / "bigrams.safetensors"
@@ -118,14 +118,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path(str(SHIPPED)))
     options = parser.parse_args(arguments)
     counts = training_counts(PRESETS[options.preset])
-    temporary = options.out.with_name(options.out.name + ".tmp")
     tensors = {
         "starts": counts.starts.int(),
         "following": torch.from_numpy(counts.following.numpy().astype(np.uint16)),
         "counts": counts.counts.int(),
     }
-    save_file(tensors, temporary)
-    os.replace(temporary, options.out)
+    with moved_into_place(options.out) as temporary:
+        save_file(tensors, temporary)
     print(f"{options.out}: {len(counts.counts):,} different pairs")
 
 

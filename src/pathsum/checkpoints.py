@@ -15,8 +15,9 @@ from pathsum.bigrams import KneserNey, shipped_counts
 from pathsum.cards import card_text, summary
 from pathsum.dataset import heldout_sample
 from pathsum.evaluate import token_losses, training_record
+from pathsum.files import write_atomically
 from pathsum.model import AttentionOnlyTransformer, Config
-from pathsum.runs import log_lines, save_atomically, write_atomically
+from pathsum.runs import log_lines, save_atomically
 
 MODELS = Path(str(resources.files("pathsum") / "data" / "models"))
 PROBE_TOLERANCE = 1e-3  # largest difference of a stored logit, in nats, on any device

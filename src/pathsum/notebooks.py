@@ -21,6 +21,7 @@ import jupytext
 import yaml
 from pybtex.database import parse_file
 
+from pathsum.files import write_atomically
 from pathsum.plain_markdown import Book, Label, Page, PlainMarkdownError, directive, parser
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
@@ -234,10 +235,7 @@ def main() -> None:
         sys.exit(f"These differ from their chapters; run `make notebooks`:{names}" if stale else 0)
     for path in stale:
         if path in made:
-            (root / path).parent.mkdir(parents=True, exist_ok=True)
-            fresh = (root / path).with_suffix(".new")
-            fresh.write_text(made[path], encoding="utf-8", newline="\n")
-            fresh.replace(root / path)
+            write_atomically(root / path, made[path])
         else:
             (root / path).unlink()
         print("wrote" if path in made else "removed", path)

@@ -1,7 +1,6 @@
 """One training run as a folder: settings, a log of measurements, snapshots, a checkpoint."""
 
 import json
-import os
 import platform
 import subprocess
 import time
@@ -16,6 +15,7 @@ from tqdm.auto import tqdm
 
 from pathsum.dataset import TokenData, blocks
 from pathsum.evaluate import training_record
+from pathsum.files import moved_into_place, write_atomically
 from pathsum.loss import mean_cross_entropy
 from pathsum.model import AttentionOnlyTransformer
 from pathsum.muon import HEADS_AS_COLUMNS, HEADS_AS_ROWS, Muon
@@ -192,11 +192,9 @@ class Run:
 def save_atomically(
     tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None
 ) -> None:
-    """Write safetensors under a temporary name, then move: a file is whole or not there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    save_file(tensors, temporary, metadata)
-    os.replace(temporary, path)
+    """Write a safetensors file, whole or not at all."""
+    with moved_into_place(path) as temporary:
+        save_file(tensors, temporary, metadata)
 
 
 def machine(device: str) -> dict:
@@ -213,12 +211,6 @@ def machine(device: str) -> dict:
         "threads": torch.get_num_threads(),
         "commit": git.stdout.strip() or None,
     }
-
-
-def write_atomically(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text)
-    os.replace(temporary, path)
 
 
 def log_lines(folder: Path) -> list[dict]:

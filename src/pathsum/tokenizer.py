@@ -8,7 +8,6 @@ comes out of text. Text that spells `<start>` is encoded as the ordinary charact
 import argparse
 import difflib
 import json
-import os
 from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
@@ -20,6 +19,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
 from pathsum import corpus
+from pathsum.files import write_atomically
 
 D_VOCAB = 4096
 START = "<start>"
@@ -146,10 +146,8 @@ def train_tokenizer(texts: Iterable[str], d_vocab: int = D_VOCAB) -> Tokenizer:
 
 
 def save_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
-    """Write the tokenizer file under a temporary name and move it into place."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(tokenizer.file_text + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    """Write the tokenizer file, whole or not at all."""
+    write_atomically(path, tokenizer.file_text + "\n")
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -19,6 +19,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from pathsum.files import write_atomically
+
 MAX_TOKENS = 128  # eight heads of 128 tokens are about 0.7 MB of HTML
 CARD = "background:#fff;color:#222;color-scheme:light;padding:0.8rem;overflow-x:auto"
 
@@ -78,9 +80,7 @@ class AttentionView:
             '<style>body{font-family:system-ui,sans-serif;margin:1rem}</style></head>'
             f"<body>{self.self_contained()}</body></html>\n"
         )
-        fresh = path.with_name(path.name + ".new")
-        fresh.write_text(page, encoding="utf-8")
-        fresh.replace(path)
+        write_atomically(path, page)
         return path
 
 
