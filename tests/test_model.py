@@ -14,6 +14,10 @@ from pathsum.model import (
 
 TOY = Config(n_layers=2, n_heads=3, d_model=12, d_head=5, d_vocab=17, n_ctx=7)
 TOY_NORM = Config(n_layers=2, n_heads=3, d_model=12, d_head=5, d_vocab=17, n_ctx=7, norm="pre")
+TOY_SMEAR = Config(n_layers=2, n_heads=3, d_model=12, d_head=5, d_vocab=17, n_ctx=7, smear=True)
+ALL = pytest.mark.parametrize(
+    "config", [TOY, TOY_NORM, TOY_SMEAR], ids=["no norm", "pre-LN", "smeared keys"]
+)
 
 
 def toy(config=TOY):
@@ -30,7 +34,7 @@ def tokens(batch=4, pos=7):
     return torch.randint(17, (batch, pos), generator=torch.Generator().manual_seed(3))
 
 
-@pytest.mark.parametrize("config", [TOY, TOY_NORM], ids=["no norm", "pre-LN"])
+@ALL
 def test_the_fused_path_equals_the_explicit_path(config):
     model, x = toy(config), tokens()
     assert_close(model(x), model(x, hook=lambda site, value: None), rtol=1e-4, atol=1e-4)
@@ -53,6 +57,9 @@ def reference_logits(model, sequence):
             for dest in range(len(sequence)):
                 query = (x[dest] + model.W_pos[dest]) @ W_Q
                 keys = [(x[src] + model.W_pos[src]) @ W_K for src in range(dest + 1)]
+                if c.smear:
+                    own = model.smear_logit[layer, head].double().sigmoid()
+                    keys = [own * k + (1 - own) * keys[max(i - 1, 0)] for i, k in enumerate(keys)]
                 weights = torch.stack([query @ key for key in keys]) / c.d_head**0.5
                 for src, weight in enumerate(weights.softmax(0)):
                     write[dest] += weight * (x[src] @ W_V @ W_O)
@@ -63,7 +70,7 @@ def reference_logits(model, sequence):
     return (resid @ model.W_U.double()).float()
 
 
-@pytest.mark.parametrize("config", [TOY, TOY_NORM], ids=["no norm", "pre-LN"])
+@ALL
 def test_logits_equal_a_slow_loop_over_the_definition(config):
     model, x = toy(config), tokens(batch=2)
     for row, sequence in zip(model(x), x):
@@ -111,7 +118,7 @@ def test_no_layers_is_the_product_of_embedding_and_unembedding():
     assert_close(model(tokens()), (model.W_E @ model.W_U)[tokens()])
 
 
-@pytest.mark.parametrize("config", [TOY, TOY_NORM], ids=["no norm", "pre-LN"])
+@ALL
 def test_the_cache_holds_every_site_in_order(config):
     values = cache(toy(config), tokens())
     assert list(values) == sites(config)
@@ -204,3 +211,14 @@ def test_gradients_are_the_same_to_the_bit_every_time():
         model.final_residual(x).square().mean().backward()
         found.append(model.W_E.grad.clone())
     assert all(torch.equal(found[0], other) for other in found[1:])
+
+
+def test_a_smeared_key_is_its_own_and_the_one_before_in_the_learnt_shares():
+    model, x = toy(TOY_SMEAR), tokens()
+    keys = cache(model, x)["L0.k"]
+    plain = toy(TOY_SMEAR)
+    plain.smear_logit.fill_(100.0)  # all of its own
+    own = cache(plain, x)["L0.k"]
+    share = model.smear_logit[0].sigmoid()[:, None, None]
+    assert_close(keys[:, :, 1:], share * own[:, :, 1:] + (1 - share) * own[:, :, :-1])
+    assert_close(keys[:, :, 0], own[:, :, 0])

@@ -196,16 +196,12 @@ def test_every_parameter_has_exactly_one_optimizer():
 
 
 @pytest.mark.slow
-def test_the_quick_preset_learns_the_shipped_sample_in_two_minutes(tmp_path):
-    began = time.time()
+def test_the_quick_preset_learns_the_shipped_sample(tmp_path):
     command = [sys.executable, "-m", "pathsum.train", "quick", "--out", str(tmp_path / "run")]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     lines = log_lines(tmp_path / "run")
     assert lines[-1]["heldout_loss"] < 5.0, done.stdout
     assert lines[-1]["tokens"] == 800 * 16 * 128
-    assert lines[-1]["seconds"] < 120, (
-        f"training alone; the command took {time.time() - began:.0f} s"
-    )
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ class Config:
     norm: str | None = None  # None, or "pre": LayerNorm at every read of the residual stream
     position_amplitude: float = 2.0  # height of the sinusoids that queries and keys read
     position_base: float = 1000.0  # longest wavelength / 2 pi, in tokens
+    smear: bool = False  # each key mixed with the one before it, by a learnt share per head
 
     def __post_init__(self) -> None:
         for field in ("n_heads", "d_model", "d_head", "d_vocab", "n_ctx"):
@@ -35,6 +36,8 @@ class Config:
             raise ValueError(f"n_layers must be 0 to 4, got {self.n_layers!r}")
         if self.norm not in (None, "pre"):
             raise ValueError(f'norm must be None or "pre", got {self.norm!r}')
+        if self.smear not in (True, False):
+            raise ValueError(f"smear must be True or False, got {self.smear!r}")
 
     def to_dict(self) -> dict:
         return asdict(self)
@@ -63,7 +66,8 @@ class AttentionOnlyTransformer(nn.Module):
     nothing else, so the stream holds no positions. Scores are divided by sqrt(d_head).
     Row vectors throughout: `resid @ W`. Source: Elhage et al. 2021, High-Level Architecture and
     Technical Details; with `norm="pre"` also LayerNorm (gain and bias) before each layer and
-    before W_U, as in the paper's own trained models.
+    before W_U, as in the paper's own trained models. With `smear`, keys as in Olsson et al. 2022
+    (see `smeared`), which lets a single layer do induction.
     """
 
     def __init__(self, config: Config, seed: int = 0) -> None:
@@ -85,6 +89,8 @@ class AttentionOnlyTransformer(nn.Module):
         if c.norm == "pre":  # row l belongs to layer l, the last one to the unembedding
             self.norm_gain = nn.Parameter(torch.ones(c.n_layers + 1, c.d_model))
             self.norm_bias = nn.Parameter(torch.zeros(c.n_layers + 1, c.d_model))
+        if c.smear:  # sigmoid of it is the share of its own key; 0 is half and half
+            self.smear_logit = nn.Parameter(torch.zeros(c.n_layers, c.n_heads))
         positions = sinusoidal_positions(c.n_ctx, c.d_model, c.position_amplitude, c.position_base)
         self.register_buffer("W_pos", positions, persistent=False)
         self.W_pos: Tensor
@@ -136,7 +142,10 @@ class AttentionOnlyTransformer(nn.Module):
 
         def project(source: Tensor, W: Tensor, name: str) -> Tensor:
             axes = "batch pos d_model, head d_model d_head -> batch head pos d_head"
-            return _visit(hook, f"L{layer}.{name}", einsum(source, W[layer], axes))
+            value = einsum(source, W[layer], axes)
+            if name == "k" and self.config.smear:
+                value = smeared(value, self.smear_logit[layer])
+            return _visit(hook, f"L{layer}.{name}", value)
 
         q = project(placed, self.W_Q, "q")
         k = project(placed, self.W_K, "k")
@@ -163,17 +172,32 @@ class AttentionOnlyTransformer(nn.Module):
         qk = (x + self.W_pos[: x.shape[1]]) @ torch.cat([columns(self.W_Q), columns(self.W_K)], 1)
         split = "batch pos (n head d_head) -> n batch head pos d_head"
         q, k = rearrange(qk, split, n=2, head=n_heads)
+        if self.config.smear:
+            k = smeared(k, self.smear_logit[layer])
         (v,) = rearrange(x @ columns(self.W_V), split, n=1, head=n_heads)
         z = scaled_dot_product_attention(q, k, v, is_causal=True)
         z = rearrange(z, "batch head pos d_head -> batch pos (head d_head)")
         return z @ rearrange(self.W_O[layer], "head d_head d_model -> (head d_head) d_model")
 
 
+def smeared(
+    k: Float[Tensor, "batch head pos d_head"], smear_logit: Float[Tensor, " head"]
+) -> Float[Tensor, "batch head pos d_head"]:
+    """Keys mixed with those one token earlier: share * k[pos] + (1 - share) * k[pos - 1].
+
+    share = sigmoid(smear_logit), one per head; the first key stays as it is. A query that matches a
+    token then also finds the token after it. Source: Olsson et al. 2022, the smeared-key models.
+    """
+    share = smear_logit.sigmoid()[:, None, None]
+    before = torch.cat([k[..., :1, :], k[..., :-1, :]], dim=-2)
+    return share * k + (1 - share) * before
+
+
 def sites(config: Config) -> list[str]:
     """Names of the values a hook sees, in the order in which they are computed.
 
     Per layer l: `Ll.resid` (batch, pos, d_model); `Ll.q`, `Ll.k`, `Ll.v`, `Ll.z` (batch, head, pos,
-    d_head); `Ll.scores` before the mask and `Ll.pattern` (batch, head, dest, src); `Ll.result`
+    d_head; `k` after smearing); `Ll.scores` before the mask and `Ll.pattern` (batch, head, dest, src); `Ll.result`
     (batch, head, pos, d_model). With LayerNorm also `Ll.scale` (batch, pos, 1), one more than layers.
     """
     scale = ["scale"] if config.norm else []

@@ -37,6 +37,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--device", default="auto", help="auto (CUDA if there is one), cpu, mps")
     parser.add_argument("--layers", type=int, help="number of attention layers")
     parser.add_argument("--norm", choices=["pre"], help="add LayerNorm at every read")
+    parser.add_argument(
+        "--smear", action="store_true", default=None, help="mix each key with the one before it"
+    )
     for name in ("steps", "batch", "seed", "save-every"):
         parser.add_argument(f"--{name}", type=int)
     for name in ("muon-lr", "adam-lr"):
@@ -48,13 +51,14 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
 
     config = PRESETS[options.preset]
-    sizes = {"n_layers": options.layers, "norm": options.norm}
+    sizes = {"n_layers": options.layers, "norm": options.norm, "smear": options.smear}
     given = {k: v for k, v in sizes.items() if v is not None}
     names = ("steps", "batch", "seed", "save_every", "muon_lr", "adam_lr", "data")
     chosen = {k: getattr(options, k) for k in names if getattr(options, k) is not None}
     config = replace(config, model=replace(config.model, **given), **chosen)
-    layers, norm = config.model.n_layers, "-ln" if config.model.norm else ""
-    out = options.out or Path("runs") / f"{options.preset}-{layers}l{norm}-seed{config.seed}"
+    layers = config.model.n_layers
+    kind = "-ln" if config.model.norm else "-smear" if config.model.smear else ""
+    out = options.out or Path("runs") / f"{options.preset}-{layers}l{kind}-seed{config.seed}"
     device = options.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
