@@ -10,6 +10,7 @@ from pathsum.heads import (
     prefix_matching_score,
     present_token_score,
     previous_token_score,
+    raised_share,
     repeated_tokens,
     start_token_score,
     value_weighted,
@@ -116,3 +117,39 @@ def test_value_weighting_scales_each_source():
     v = torch.randn(2, 3, 6, 5, generator=torch.Generator().manual_seed(1))
     got = value_weighted(pattern, v)
     assert_close(got[1, 2, 4, 3], pattern[1, 2, 4, 3] * v[1, 2, 3].norm())
+
+
+def test_the_raised_share_is_that_of_a_slow_loop():
+    c = Config(n_layers=2, n_heads=3, d_model=12, d_head=5, d_vocab=17, n_ctx=7)
+    model = AttentionOnlyTransformer(c, seed=1).requires_grad_(False)
+    found = raised_share(model, length=6, samples=4, generator=torch.Generator().manual_seed(5))
+    generator = torch.Generator().manual_seed(5)
+    samples = [1 + torch.randperm(16, generator=generator)[:6] for _ in range(4)]
+    for layer in range(2):
+        for head in range(3):
+            own = total = 0.0
+            for tokens in samples:
+                for place, source in enumerate(tokens):
+                    v = model.W_E[source] @ model.W_V[layer, head] @ model.W_O[layer, head]
+                    logits = [float(v @ model.W_U[:, out]) for out in tokens]
+                    rises = [max(0.0, value - sum(logits) / 6) for value in logits]
+                    own, total = own + rises[place], total + sum(rises)
+            assert float(found[layer, head]) == pytest.approx(2 * own / total - 1, abs=1e-5)
+
+
+def test_the_raised_share_is_one_for_a_copier_minus_one_for_its_opposite_and_low_by_chance():
+    c = Config(n_layers=1, n_heads=2, d_model=40, d_head=40, d_vocab=40, n_ctx=7)
+    model = AttentionOnlyTransformer(c, seed=0).requires_grad_(False)
+    model.W_E[:], model.W_U[:], model.W_V[0] = torch.eye(40), torch.eye(40), torch.eye(40)
+    model.W_O[0, 0], model.W_O[0, 1] = torch.eye(40), -torch.eye(40)
+    torch.testing.assert_close(raised_share(model), torch.tensor([[1.0, -1.0]]))
+    big = Config(n_layers=2, n_heads=8, d_model=64, d_head=16, d_vocab=300, n_ctx=7)
+    chance = raised_share(AttentionOnlyTransformer(big, seed=0), samples=40)
+    assert float(chance.mean()) == pytest.approx(2 / 25 - 1, abs=0.02)
+
+
+@pytest.mark.parametrize(("length", "samples"), [(17, 1), (1, 1), (5, 0)])
+def test_the_raised_share_refuses_sizes_that_cannot_be(length, samples):
+    c = Config(n_layers=1, n_heads=1, d_model=4, d_head=2, d_vocab=17, n_ctx=7)
+    with pytest.raises(ValueError, match=f"2..16, .* got {length} and {samples}"):
+        raised_share(AttentionOnlyTransformer(c), length, samples)

@@ -118,6 +118,41 @@ def copying_score(model: AttentionOnlyTransformer) -> Float[Tensor, "n_layers n_
     return positivity(copying_eigenvalues(model)).float()
 
 
+def raised_share(
+    model: AttentionOnlyTransformer,
+    length: int = 25,
+    samples: int = 10,
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, "n_layers n_heads"]:
+    """Copying as Olsson et al. 2022 ask for it: of what a head raises, the share on what it attends to.
+
+    Each sample is `length` different random tokens. The head attends to one of them fully; of the
+    logits that this adds by the direct route, those of the sample's tokens count, less their mean and
+    where above it. The share of the attended token in the total, 0 to 1, is stretched to -1 to 1:
+    1 if nothing else rises, -1 if the token itself never does, 2 / length - 1 on average by chance.
+    The paper gives the idea in words; full attention in place of the head's own pattern is our choice,
+    so that heads that rest on random text are scored too. Seed 0 without a generator. ValueError for
+    more tokens than the vocabulary has beside the start token.
+    """
+    c = model.config
+    if not 2 <= length < c.d_vocab or samples < 1:
+        raise ValueError(
+            f"length must lie in 2..{c.d_vocab - 1}, the tokens beside the start token, and samples "
+            f"above 0, got {length} and {samples}"
+        )
+    generator = torch.Generator().manual_seed(0) if generator is None else generator
+    own = total = torch.zeros(c.n_layers, c.n_heads, dtype=torch.float64)
+    with torch.no_grad():
+        for _ in range(samples):
+            tokens = 1 + torch.randperm(c.d_vocab - 1, generator=generator)[:length]
+            read = model.W_E[tokens].double() @ model.W_V.double() @ model.W_O.double()
+            logits = (read @ model.W_U[:, tokens].double()).cpu()  # (layer, head, source, output)
+            rise = (logits - logits.mean(-1, keepdim=True)).relu()
+            own = own + rise.diagonal(dim1=-2, dim2=-1).sum(-1)
+            total = total + rise.sum((-1, -2))
+    return (2 * own / total.clamp_min(1e-30) - 1).float()
+
+
 def _need(pattern: Tensor, length: int) -> None:
     if pattern.ndim < 2 or pattern.shape[-1] != pattern.shape[-2] or pattern.shape[-1] < length:
         raise ValueError(
