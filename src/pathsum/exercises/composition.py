@@ -15,10 +15,11 @@ from pathsum.exercises.core import (
     sizes,
     tensor,
 )
+from pathsum.exercises.progress import generator
 
 
 def _generator() -> torch.Generator:
-    return torch.Generator().manual_seed(11)
+    return generator(11)
 
 
 def _pair(given: Any, what: str) -> tuple[Any, Any]:

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pathsum.exercises.progress import DONE, UNWRITTEN, WRONG, results, seed_checks, student
+
 
 class ExerciseFailed(Exception):
     """An answer that is not right yet; a notebook shows its one line and no traceback."""
@@ -41,15 +43,38 @@ def check(exercise: str) -> Callable[[Callable[[Any], None]], Callable[[Any], No
             try:
                 compare(answer)
             except _NotWritten:
+                results[exercise] = UNWRITTEN
                 print(f"{exercise}: not written yet")
                 return
             except ExerciseFailed as failure:
+                results[exercise] = WRONG
                 raise ExerciseFailed(f"{exercise}: {failure}") from None
-            print(f"{exercise}: correct")
+            results[exercise] = DONE
+            print(f"{exercise}: correct{f' (numbers of {student()})' if student() else ''}")
 
+        checked.exercise = exercise
         return checked
 
     return decorate
+
+
+def require(checked: Callable[[Any], None], answer: Any, *students: str) -> None:
+    """For grading: run a check with the numbers of each of these students, all of which must pass.
+
+    Unlike the check alone it raises ExerciseFailed also for an answer that is not written yet.
+    """
+    before = student()
+    try:
+        for name in students or (before,):
+            seed_checks(name)
+            try:
+                checked.__wrapped__(answer)
+            except _NotWritten:
+                raise ExerciseFailed(f"{checked.exercise}: {UNWRITTEN}") from None
+            except ExerciseFailed as failure:
+                raise ExerciseFailed(f"{checked.exercise}: {failure}") from None
+    finally:
+        seed_checks(before)
 
 
 def call(answer: Any, *inputs: Any) -> Any:
@@ -150,6 +175,15 @@ def number(given: Any) -> float:
     if value is None or not math.isfinite(value):
         raise ExerciseFailed(f"expected one number, given {described(given)}")
     return value
+
+
+def whole_numbers(given: Any, what: str) -> list[int]:
+    """The answer as a list of whole numbers, from a list, a tuple or a tensor with one axis."""
+    if isinstance(given, Tensor) and given.ndim == 1 and given.device.type != "meta":
+        given = given.tolist()
+    if isinstance(given, list | tuple) and all(type(entry) is int for entry in given):
+        return list(given)
+    raise ExerciseFailed(f"expected {what}, given {described(given)}")
 
 
 def agree(

@@ -14,12 +14,14 @@ from pathsum.exercises.core import (
     random_pattern,
     sizes,
     tensor,
+    whole_numbers,
 )
+from pathsum.exercises.progress import generator
 from pathsum.model import sinusoidal_positions
 
 
 def _generator() -> torch.Generator:
-    return torch.Generator().manual_seed(13)
+    return generator(13)
 
 
 @check("Exercise 8.1")
@@ -176,8 +178,8 @@ def check_inseparable(answer: Any) -> None:
     given = call(answer)
     if not isinstance(given, (tuple, list)) or len(given) != 4:
         raise ExerciseFailed("expected (one, other, dest, src), given another thing")
-    one, other = (list(map(int, part)) for part in given[:2])
-    dest, src = int(given[2]), int(given[3])
+    one, other = (whole_numbers(part, "a list of token ids") for part in given[:2])
+    dest, src = whole_numbers(list(given[2:]), "two positions, dest and src, whole numbers")
     if len(one) != len(other) or not 0 < src < dest < len(one):
         raise ExerciseFailed(
             f"expected lists of equal length with 0 < src < dest < length, given lengths {len(one)} "

@@ -14,11 +14,13 @@ from pathsum.exercises.core import (
     random_pattern,
     sizes,
     tensor,
+    whole_numbers,
 )
+from pathsum.exercises.progress import generator
 
 
 def _generator() -> torch.Generator:
-    return torch.Generator().manual_seed(23)
+    return generator(23)
 
 
 @check("Exercise 4.1")
@@ -179,7 +181,7 @@ def check_confused(answer: Any) -> None:
             raise ExerciseFailed(
                 f"expected a tensor of {len(text)} token ids, given {described(given)}"
             )
-        other = [int(i) for i in given]
+        other = whole_numbers(given, f"a tensor of {len(text)} token ids")
         if other[-1] != text[-1]:
             raise ExerciseFailed(
                 "the last token is another one, so the direct path and the query differ; keep it"

@@ -15,10 +15,11 @@ from pathsum.exercises.core import (
     sizes,
     tensor,
 )
+from pathsum.exercises.progress import generator
 
 
 def _generator() -> torch.Generator:
-    return torch.Generator().manual_seed(4)
+    return generator(4)
 
 
 @check("Exercise 5.1")
@@ -185,6 +186,10 @@ def check_split_words(answer: Any) -> None:
         given = call(answer, list(vocabulary))
         if not isinstance(given, list | set | tuple):
             raise ExerciseFailed(f"expected a list of triples, given {described(given)}")
+        for triple in given:
+            texts = isinstance(triple, tuple) and all(type(part) is str for part in triple)
+            if not texts or len(triple) != 3:
+                raise ExerciseFailed(f"expected triples of texts, given {described(triple)}")
         found = set(given)
         expected = {
             (whole, first, rest)
@@ -196,8 +201,6 @@ def check_split_words(answer: Any) -> None:
         if len(given) != len(found):
             raise ExerciseFailed("a triple comes twice")
         for triple in sorted(found - expected, key=str):
-            if not (isinstance(triple, tuple) and len(triple) == 3):
-                raise ExerciseFailed(f"expected triples, given {described(triple)}")
             whole, first, rest = triple
             if not first or not rest:
                 raise ExerciseFailed(f"{triple} has an empty part")

@@ -15,10 +15,11 @@ from pathsum.exercises.core import (
     sizes,
     tensor,
 )
+from pathsum.exercises.progress import generator
 
 
 def _generator() -> torch.Generator:
-    return torch.Generator().manual_seed(37)
+    return generator(37)
 
 
 def _complex(given: Any, count: int) -> Tensor:
@@ -27,6 +28,8 @@ def _complex(given: Any, count: int) -> Tensor:
         raise ExerciseFailed(f"expected a one-axis tensor of eigenvalues, given {described(given)}")
     if len(given) != count:
         raise ExerciseFailed(f"expected {count} eigenvalues, given {len(given)}")
+    if given.device.type == "meta":
+        raise ExerciseFailed("expected eigenvalues, given a tensor that has no values (meta device)")
     if not given.isfinite().all():
         raise ExerciseFailed("some eigenvalues are NaN or infinite")
     return given.detach().cpu().to(torch.complex128)
