@@ -11,7 +11,8 @@ from pathsum.evaluate import token_losses
 from pathsum.heads import previous_token_score, repeated_tokens
 from pathsum.model import AttentionOnlyTransformer
 from pathsum.patching import ablated_losses
-from pathsum.paths import layer_table, loss_by_order, patterns_of
+from pathsum.paths import patterns_of
+from pathsum.term_losses import layer_table, loss_by_order
 
 PAGE = "term-importance"
 

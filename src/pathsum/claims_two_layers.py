@@ -32,7 +32,8 @@ from pathsum.heads import (
     start_token_score,
 )
 from pathsum.model import AttentionOnlyTransformer, cache
-from pathsum.paths import path_terms, patterns_of, score_terms
+from pathsum.paths import path_terms, patterns_of
+from pathsum.score_paths import score_terms
 from pathsum.stream import random_rotation
 from pathsum.tokenizer import load_tokenizer
 
