@@ -9,11 +9,13 @@ from pathsum.circuits import (
     diagonal_ranks,
     direct_path,
     full_ov_circuits,
+    full_ov_eigenvalues,
     full_qk_circuits,
     positional_scores,
     positivity,
     positivity_null,
 )
+from pathsum.composition import ov_circuits
 from pathsum.heads import copying_score
 from pathsum.model import AttentionOnlyTransformer, Config
 
@@ -62,6 +64,22 @@ def test_eigenvalue_scores_agree_with_the_training_record():
     m = toy()
     both = torch.stack([positivity(copying_eigenvalues(m, layer)) for layer in range(2)])
     assert_close(both.float(), copying_score(m))
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
+def test_eigenvalues_of_stacked_heads_are_those_of_the_multiplied_table(dtype, tolerance):
+    m = toy(Config(3, 2, 12, 5, 5_000, 7)).to(dtype)  # a vocabulary of more than one piece
+    got = full_ov_eigenvalues(m.W_E, ov_circuits(m), m.W_U)
+    assert got.shape == (3, 2, 5)
+    table = m.W_E.double() @ m.W_V[2, 1].double() @ m.W_O[2, 1].double() @ m.W_U.double()
+    few = table[:, :5]  # of rank 5: they span the range
+    basis = torch.linalg.qr(few).Q
+    small = basis.mT @ (table @ basis)  # the table on its range, where all its eigenvalues are
+    expected = torch.linalg.eigvals(small)
+    power = torch.arange(1, 6)[:, None]
+    scale = expected.abs().max()
+    sums = [((v / scale) ** power).sum(-1) for v in (got[2, 1], expected)]
+    assert_close(*sums, rtol=tolerance, atol=tolerance)
 
 
 def test_two_by_two_counter_example_is_positive_without_copying():

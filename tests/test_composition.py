@@ -4,9 +4,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from pathsum import composition as module
 from pathsum.composition import (
     composition_scores,
     null_score,
+    ov_circuits,
+    pair_scores,
     published_scores,
     qk_circuits,
     reverse_scores,
@@ -84,6 +87,35 @@ def test_reverse_pairs_are_the_scores_of_the_model_with_its_layers_swapped():
     for name in ("W_Q", "W_K", "W_V", "W_O"):
         getattr(swapped, name).copy_(getattr(model, name).flip(0))
     assert_close(reverse_scores(model, "K"), composition_scores(swapped, "K"))
+
+
+@pytest.mark.parametrize("rows", [1, 5, 12, 100])
+def test_all_layers_at_once_are_the_pairs_of_layers(monkeypatch, rows):
+    monkeypatch.setattr(module, "ROWS", rows)
+    model = toy(Config(3, 3, 12, 5, 17, 7))
+    scores = pair_scores(ov_circuits(model), qk_circuits(model).mT)
+    assert scores.shape == (3, 3, 3, 3)
+    for earlier, later in ((0, 1), (0, 2), (1, 2)):
+        assert_close(scores[earlier, :, later], composition_scores(model, "K", earlier, later))
+        assert_close(scores[later, :, earlier], reverse_scores(model, "K", earlier, later))
+
+
+def test_single_precision_is_close_and_nothing_read_is_nothing_scored():
+    model = toy()
+    ov, qk = ov_circuits(model), qk_circuits(model)
+    exact = pair_scores(ov, qk)
+    single = pair_scores(ov, qk, dtype=torch.float32)
+    assert single.dtype == torch.float64
+    assert_close(single, exact, rtol=1e-5, atol=1e-6)
+    ov.B[..., 6:], qk.A[..., :6, :] = 0, 0
+    assert pair_scores(ov, qk).count_nonzero() == 0
+
+
+def test_matrices_of_different_widths_do_not_compose():
+    ov = ov_circuits(toy())
+    wide = ov_circuits(toy(Config(2, 3, 13, 5, 17, 7)))
+    with pytest.raises(ValueError, match=r"must write into.*12, 12\).*13, 13\)"):
+        pair_scores(ov, wide)
 
 
 def test_the_scale_of_scores_does_not_matter():

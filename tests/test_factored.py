@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from pathsum import factored as module
-from pathsum.factored import FactoredMatrix
+from pathsum.factored import FactoredMatrix, contract
 
 SHAPES = [(11, 11, 4), (11, 11, 14), (7, 13, 3), (5, 9, 12)]
 IDS = ["square", "rank > side", "wide", "rank > both sides"]
@@ -83,6 +83,15 @@ def test_products_stay_factored_at_the_smaller_rank(left, right):
     assert_close((M @ X).dense(), dense @ X)
     Y = torch.randn(5, 7, dtype=torch.float64)
     assert_close((Y @ M).dense(), Y @ dense)
+
+
+@pytest.mark.parametrize("chunk", [1, 40, 2**24])
+def test_a_long_inner_axis_is_summed_in_pieces(monkeypatch, chunk):
+    monkeypatch.setattr(module, "CHUNK", chunk)
+    M, dense = pair(11, 11, 4)
+    assert_close(contract(M.mT.A, M.mT.B), M.mT.A @ M.mT.B)
+    assert contract(M.A.float(), M.B.float()).dtype == torch.float64
+    assert_close(M.norm(), torch.linalg.matrix_norm(dense))
 
 
 @pytest.mark.parametrize("largest", [True, False])

@@ -34,7 +34,7 @@ class FactoredMatrix:
             raise ValueError(
                 f"factors must be floating point, got {self.A.dtype} and {self.B.dtype}"
             )
-        if self.A.isnan().any() or self.B.isnan().any():
+        if any(part.sum().isnan() and part.isnan().any() for part in (self.A, self.B)):
             raise ValueError("a factor holds NaN: were the weights loaded and trained properly?")
         batch = torch.broadcast_shapes(a[:-2], b[:-2])
         object.__setattr__(self, "A", self.A.expand(*batch, *a[-2:]))
@@ -110,7 +110,7 @@ class FactoredMatrix:
     def trace(self) -> Float[Tensor, "*batch"]:
         """The sum of the diagonal, in float64. ValueError unless square."""
         self._need_square()
-        return (self.A.double() * self.B.mT.double()).sum((-1, -2))
+        return contract(self.B, self.A).diagonal(dim1=-2, dim2=-1).sum(-1)
 
     def eigenvalues(self) -> Inexact[Tensor, "*batch rank"]:
         """The `rank` eigenvalues of the small product B @ A, complex128, largest first.
@@ -119,14 +119,14 @@ class FactoredMatrix:
         zeros otherwise. ValueError unless square.
         """
         self._need_square()
-        values = torch.linalg.eigvals((self.B.double() @ self.A.double()).cpu())
+        values = torch.linalg.eigvals(contract(self.B, self.A).cpu())
         order = values.abs().argsort(dim=-1, descending=True)
         return values.gather(-1, order)
 
     def norm(self) -> Float[Tensor, "*batch"]:
         """The Frobenius norm in float64: sqrt(tr((A^T A)(B B^T))), from two small Gram matrices."""
-        A, B = self.A.double(), self.B.double()
-        return ((A.mT @ A) * (B @ B.mT)).sum((-1, -2)).clamp_min(0).sqrt()
+        grams = contract(self.A.mT, self.A), contract(self.B, self.B.mT)
+        return (grams[0] * grams[1]).sum((-1, -2)).clamp_min(0).sqrt()
 
     def svd(
         self,
@@ -148,30 +148,51 @@ class FactoredMatrix:
     ) -> tuple[Float[Tensor, "*batch k"], Int[Tensor, "*batch k"], Int[Tensor, "*batch k"]]:
         """The k largest (or smallest) entries of each matrix: values, rows and columns.
 
-        Scans the product in chunks of rows: at most about CHUNK entries are in memory. ValueError
-        if there are fewer than k entries.
+        Scans the product in chunks of rows: at most about CHUNK entries are in memory. A row whose
+        best entry is not among the k best so far is passed over. ValueError if there are fewer than k
+        entries.
         """
         n_rows, n_cols = self.shape[-2:]
         if not 1 <= k <= n_rows * n_cols:
             raise ValueError(f"k must lie in 1..{n_rows * n_cols} for {self.shape}, got {k}")
-        batch = self.shape[:-2]
+        batch, sign = self.shape[:-2], 1 if largest else -1
         A, B = self.A.reshape(-1, n_rows, self.rank), self.B.reshape(-1, self.rank, n_cols)
-        step = max(1, CHUNK // n_cols)
-        found = []
-        for one_A, one_B in zip(A, B):
-            values = one_A.new_empty(0)
-            places = torch.empty(0, dtype=torch.long, device=one_A.device)
-            for first in range(0, n_rows, step):
-                part = (one_A[first : first + step] @ one_B).flatten()
-                top = part.topk(min(k, part.numel()), largest=largest)
-                values = torch.cat([values, top.values])
-                places = torch.cat([places, top.indices + first * n_cols])
-                best = values.topk(min(k, values.numel()), largest=largest)
-                values, places = best.values, places[best.indices]
-            found.append((values, places // n_cols, places % n_cols))
+        found = [_topk(sign * one_A, one_B, k) for one_A, one_B in zip(A, B)]
         values, rows, columns = (torch.stack(part).reshape(*batch, k) for part in zip(*found))
-        return values, rows, columns
+        return sign * values, rows, columns
 
     def _need_square(self) -> None:
         if self.shape[-1] != self.shape[-2]:
             raise ValueError(f"only a square product has eigenvalues and a trace, got {self.shape}")
+
+
+def contract(
+    left: Float[Tensor, "*batch m n"], right: Float[Tensor, "*batch n k"]
+) -> Float[Tensor, "*batch m k"]:
+    """left @ right in float64, a piece of the inner axis at a time: n may be a whole vocabulary.
+
+    No float64 copy of a factor is made, only of pieces of about CHUNK / 4 entries.
+    """
+    widest = max(left[..., :1].numel(), right[..., :1, :].numel())
+    step = max(1, CHUNK // 4 // widest)
+    pieces = zip(left.split(step, dim=-1), right.split(step, dim=-2))
+    return sum(a.double() @ b.double() for a, b in pieces)
+
+
+def _topk(A: Tensor, B: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Values, rows and columns of the k largest entries of one product A @ B, largest first."""
+    n_cols = B.shape[-1]
+    step = max(1, CHUNK // n_cols)
+    values, places = A.new_empty(0), torch.empty(0, dtype=torch.long, device=A.device)
+    for first in range(0, A.shape[0], step):
+        part = A[first : first + step] @ B
+        rows = torch.arange(first, first + len(part), device=A.device)
+        if len(values) == k:
+            better = part.amax(-1) > values[-1]
+            part, rows = part[better], rows[better]
+        top = part.flatten().topk(min(k, part.numel()))
+        where = rows[top.indices // n_cols] * n_cols + top.indices % n_cols
+        values, places = torch.cat([values, top.values]), torch.cat([places, where])
+        best = values.topk(min(k, len(values)))
+        values, places = best.values, places[best.indices]
+    return values, places // n_cols, places % n_cols
