@@ -143,6 +143,29 @@ def test_resuming_with_other_settings_or_data_is_refused(tmp_path, config, seed,
         Run(tmp_path / "run", config, made_up_data(seed)).start(resume=True)
 
 
+def test_a_run_of_before_a_setting_existed_resumes_with_the_settings_default(tmp_path):
+    trained(tmp_path / "run", replace(TINY, steps=12))
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    del about["config"]["rounded_loss"], about["config"]["model"]["norm"]
+    (tmp_path / "run" / "run.json").write_text(json.dumps(about))
+    assert trained(tmp_path / "run", replace(TINY, steps=12), resume=True).step == 12
+    about["config"]["colour"] = "red"
+    (tmp_path / "run" / "run.json").write_text(json.dumps(about))
+    with pytest.raises(RunError, match="another config"):
+        trained(tmp_path / "run", replace(TINY, steps=12), resume=True)
+
+
+def test_a_run_stopped_before_its_first_checkpoint_is_measured_once_more_from_the_start(tmp_path):
+    config = replace(TINY, steps=8, save_every=100)
+    run = Run(tmp_path / "run", config, made_up_data())
+    run.start(resume=False)
+    run.record()
+    run._one_step()
+    run.record()  # at step 1; then the process is killed
+    trained(tmp_path / "run", config, resume=True)
+    assert [line["step"] for line in log_lines(tmp_path / "run")] == record_steps(config)
+
+
 def test_too_little_text_says_how_much_is_needed(tmp_path):
     data = made_up_data()
     with pytest.raises(RunError, match="has 3 training and 62 held-out.*at least 4 and 1"):

@@ -32,6 +32,11 @@ class TrainConfig:
     def to_dict(self) -> dict:
         return asdict(self)
 
+    @classmethod
+    def from_dict(cls, settings: dict) -> "TrainConfig":
+        """The config of `to_dict`; TypeError for a field that there is not."""
+        return cls(**{**settings, "model": Config(**settings["model"])})
+
 
 BOOK = TrainConfig(model=Config(n_layers=2), data="wiki-code", steps=6000)
 PRESETS = {

@@ -14,16 +14,13 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from pathsum.dataset import TokenData, blocks
+from pathsum.engine import ON_CPU, Engine, RunError
 from pathsum.evaluate import training_record
 from pathsum.files import moved_into_place, write_atomically
 from pathsum.loss import mean_cross_entropy
 from pathsum.model import AttentionOnlyTransformer
 from pathsum.muon import HEADS_AS_COLUMNS, HEADS_AS_ROWS, Muon
 from pathsum.presets import TrainConfig, batch_indices, learning_rate_factor, record_steps
-
-
-class RunError(RuntimeError):
-    """A run that can't start or go on, with what to do about it."""
 
 
 def optimizers(model: AttentionOnlyTransformer, config: TrainConfig) -> list[torch.optim.Optimizer]:
@@ -43,13 +40,19 @@ def optimizers(model: AttentionOnlyTransformer, config: TrainConfig) -> list[tor
 
 
 class Run:
-    """One training run and its folder: run.json, log.jsonl, last.safetensors, snapshots/."""
+    """One training run and its folder: run.json, log.jsonl, last.safetensors, snapshots/.
+
+    With several processes each has a Run of the same settings; the first alone measures and writes.
+    """
 
     def __init__(
-        self, folder: Path, config: TrainConfig, data: TokenData, device: str = "cpu"
+        self, folder: Path, config: TrainConfig, data: TokenData, engine: Engine = ON_CPU
     ) -> None:
-        self.folder, self.config, self.data, self.device = folder, config, data, device
-        self.model = AttentionOnlyTransformer(config.model, seed=config.seed).to(device)
+        self.folder, self.config, self.data, self.engine = folder, config, data, engine
+        self.model = AttentionOnlyTransformer(config.model, seed=config.seed).to(engine.device)
+        residual = self.model.final_residual
+        self.residual = torch.compile(residual) if engine.compile else residual
+        engine.pieces(list(range(config.batch)))  # refuses what can't be split
         self.optimizers = optimizers(self.model, config)
         self.full_rates = [[g["lr"] for g in o.param_groups] for o in self.optimizers]
         self.step, self.loss_sum, self.loss_count, self.seconds = 0, 0.0, 0, 0.0
@@ -68,29 +71,44 @@ class Run:
         """Set the folder up, or load its last checkpoint; RunError if it holds something else."""
         about, last = self.folder / "run.json", self.folder / "last.safetensors"
         mine = {"config": self.config.to_dict(), "corpus_fingerprint": self.data.fingerprint}
-        if not about.exists():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(about, json.dumps({**mine, **machine(self.device)}, indent=1))
+        theirs = json.loads(about.read_text()) if about.exists() else None
+        if theirs is not None:
+            self._join(theirs, mine, last, resume)
+        place = torch.tensor(float(self.step), device=self.engine.device)
+        self.engine.average([place])  # all have looked into the folder before the first writes
+        if place.item() != self.step:
+            raise RunError(
+                f"the processes stand at different steps (this one at {self.step}, all on average "
+                f"at {place.item():g}): {self.folder} must be one folder that all of them see"
+            )
+        if not self.engine.writes:
             return
+        now = {**machine(), **self.engine.facts()}
+        if theirs is None:
+            write_atomically(about, json.dumps({**mine, **now}, indent=1))
+        else:
+            theirs.setdefault("resumed", []).append({"step": self.step, **now})
+            write_atomically(about, json.dumps(theirs, indent=1))
+            kept = [line for line in log_lines(self.folder) if line["step"] <= self.step]
+            write_atomically(self.folder / "log.jsonl", "".join(json.dumps(r) + "\n" for r in kept))
+
+    def _join(self, theirs: dict, mine: dict, last: Path, resume: bool) -> None:
+        """Go on where the run that the folder holds stopped, if it is this one."""
         if not resume:
             raise RunError(
                 f"{self.folder} already holds a run: pass --resume to go on with it, or choose "
                 "another folder with --out"
             )
-        theirs = json.loads(about.read_text())
+        theirs = {**theirs, "config": with_defaults(theirs.get("config"))}
         changed = [key for key in mine if theirs.get(key) != mine[key]]
         if changed:
-            old, new = theirs[changed[0]], mine[changed[0]]
+            old, new = theirs.get(changed[0]), mine[changed[0]]
             raise RunError(
                 f"{self.folder} was started with another {changed[0]} ({old} there, {new} now): "
                 "resume with the same settings and data, or choose another folder with --out"
             )
         if last.exists():
             self._load(last)
-            theirs.setdefault("resumed", []).append({"step": self.step, **machine(self.device)})
-            write_atomically(about, json.dumps(theirs, indent=1))
-            kept = [line for line in log_lines(self.folder) if line["step"] <= self.step]
-            write_atomically(self.folder / "log.jsonl", "".join(json.dumps(r) + "\n" for r in kept))
 
     def train(self, progress: bool = True) -> None:
         """Train to the last step; measure, snapshot and save on the way."""
@@ -101,9 +119,9 @@ class Run:
             initial=self.step * tokens,
             unit="tok",
             unit_scale=True,
-            disable=not progress,
+            disable=not (progress and self.engine.writes),
         )
-        if self.step == 0 and not log_lines(self.folder):
+        if self.engine.writes and self.step == 0 and not log_lines(self.folder):
             self.record()
         while self.step < config.steps:
             began = time.perf_counter()
@@ -112,27 +130,30 @@ class Run:
             self.loss_sum, self.loss_count = self.loss_sum + loss, self.loss_count + 1
             bar.update(tokens)
             bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
-            if self.step in due:
+            if self.engine.writes and self.step in due:
                 self.record()
-            if self.step % config.save_every == 0 or self.step == config.steps:
+            if self.engine.writes and (
+                self.step % config.save_every == 0 or self.step == config.steps
+            ):
                 self._save()
         bar.close()
 
     def _one_step(self) -> float:
-        picks = batch_indices(self.step, self.n_blocks, self.config)
-        x, y = blocks(self.data.train, self.config.model.n_ctx, picks)
         factor = learning_rate_factor(self.step, self.config)
         for optimizer, rates in zip(self.optimizers, self.full_rates):
             optimizer.zero_grad(set_to_none=True)
             for group, rate in zip(optimizer.param_groups, rates):
                 group["lr"] = rate * factor
-        with torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda"):
-            resid = self.model.final_residual(x.to(self.device)).flatten(0, 1)
-            loss = mean_cross_entropy(
-                resid, self.model.W_U, y.to(self.device).flatten(), self.config.rounded_loss
-            )
-        loss.backward()
-        value = loss.item()
+        mean = torch.zeros((), device=self.engine.device)
+        batch = batch_indices(self.step, self.n_blocks, self.config)
+        pieces = self.engine.pieces(batch)
+        for piece in pieces:
+            loss = self._loss(piece) / len(pieces)
+            loss.backward()
+            mean += loss.detach()
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        self.engine.average([mean, *gradients])
+        value = mean.item()
         if not np.isfinite(value):
             raise RunError(
                 f"the loss became {value} at step {self.step}: resume from the last checkpoint "
@@ -142,6 +163,13 @@ class Run:
             optimizer.step()
         self.step += 1
         return value
+
+    def _loss(self, picks: list[int]) -> Tensor:
+        x, y = blocks(self.data.train, self.config.model.n_ctx, picks)
+        device, W_U = self.engine.device, self.model.W_U
+        with self.engine.autocast():
+            resid = self.residual(x.to(device)).flatten(0, 1)
+            return mean_cross_entropy(resid, W_U, y.to(device).flatten(), self.config.rounded_loss)
 
     def record(self) -> None:
         """Append one line to the log and keep an fp16 snapshot."""
@@ -175,14 +203,14 @@ class Run:
     def _load(self, path: Path) -> None:
         parameters = dict(self.model.named_parameters())
         owners = {type(o).__name__: o for o in self.optimizers}
-        with safe_open(path, "pt", device=self.device) as file, torch.no_grad():
+        with safe_open(path, "pt") as file, torch.no_grad():
             for name in file.keys():
                 owner, parameter, *key = name.split(".")
                 value = file.get_tensor(name)
                 if owner == "model":
                     parameters[parameter].copy_(value)
                 else:
-                    value = value.cpu() if key == ["step"] else value
+                    value = value if key == ["step"] else value.to(self.engine.device)
                     owners[owner].state[parameters[parameter]][key[0]] = value
             progress = json.loads(file.metadata()["progress"])
         for name, value in progress.items():
@@ -197,7 +225,15 @@ def save_atomically(
         save_file(tensors, temporary, metadata)
 
 
-def machine(device: str) -> dict:
+def with_defaults(config: dict | None) -> dict | None:
+    """The settings of an older run, with today's defaults for fields that came later."""
+    try:
+        return TrainConfig.from_dict(config).to_dict()
+    except (KeyError, TypeError):  # not the settings of a run
+        return config
+
+
+def machine() -> dict:
     """What a reader needs to judge speed and reproduce numbers: versions, processor, commit."""
     here = Path(__file__).parent
     git = subprocess.run(
@@ -206,7 +242,6 @@ def machine(device: str) -> dict:
     return {
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "device": torch.cuda.get_device_name() if device == "cuda" else platform.machine(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         "commit": git.stdout.strip() or None,

@@ -6,12 +6,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from pathsum.corpus import CorpusError
 from pathsum.dataset import encoded
+from pathsum.engine import ProcessLost, RunError, start_engine
 from pathsum.presets import PRESETS
-from pathsum.runs import Run, RunError, log_lines
+from pathsum.runs import Run, log_lines
 from pathsum.tokenizer import load_tokenizer
 
 
@@ -34,7 +33,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("preset", choices=PRESETS)
     parser.add_argument("--out", type=Path, help="run folder (default: runs/PRESET-Nl-seedS)")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
-    parser.add_argument("--device", default="auto", help="auto (CUDA if there is one), cpu, mps")
+    parser.add_argument(
+        "--device", default="auto", help="auto (CUDA if there is one), cpu, cuda, cuda:N, mps"
+    )
+    parser.add_argument(
+        "--precision", default="auto", help="auto (bf16 on CUDA, else fp32), fp32, bf16"
+    )
+    parser.add_argument(
+        "--accumulate", type=int, default=1, help="pieces in which a process works on its batch"
+    )
+    parser.add_argument("--compile", action="store_true", help="fuse the steps by torch.compile")
     parser.add_argument("--layers", type=int, help="number of attention layers")
     parser.add_argument("--norm", choices=["pre"], help="add LayerNorm at every read")
     parser.add_argument(
@@ -59,10 +67,8 @@ def main(arguments: list[str] | None = None) -> None:
     layers = config.model.n_layers
     kind = "-ln" if config.model.norm else "-smear" if config.model.smear else ""
     out = options.out or Path("runs") / f"{options.preset}-{layers}l{kind}-seed{config.seed}"
-    device = options.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
     keep_freed_memory()
+    engine = None
     try:
         tokenizer = load_tokenizer(options.tokenizer)
         if tokenizer.d_vocab != config.model.d_vocab:
@@ -72,11 +78,19 @@ def main(arguments: list[str] | None = None) -> None:
                 f"train {config.data} --d-vocab {config.model.d_vocab} --out FILE`, then add "
                 "--tokenizer FILE"
             )
-        run = Run(out, config, encoded(config.data, tokenizer=tokenizer), device)
+        engine = start_engine(
+            options.device, options.precision, options.accumulate, options.compile
+        )
+        with engine.first():  # fetches and encodes the text, which the others then find
+            data = encoded(config.data, tokenizer=tokenizer)
+        run = Run(out, config, data, engine)
         run.start(options.resume)
         run.train()
     except (RunError, CorpusError, OSError, ValueError) as error:
-        sys.exit(f"pathsum.train: {error}")
+        heard = engine is None or engine.writes or isinstance(error, ProcessLost)
+        sys.exit(f"pathsum.train: {error}" if heard else 1)  # several say the same only once
+    if not engine.writes:
+        return
     print(
         f"{out}: step {run.step}, last held-out loss {log_lines(out)[-1]['heldout_loss']:.3f} nats"
     )
