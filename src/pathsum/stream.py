@@ -7,7 +7,7 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.model import AttentionOnlyTransformer, Hook
+from pathsum.model import AttentionOnlyTransformer, Hook, smeared
 
 
 def random_rotation(
@@ -70,7 +70,10 @@ def folded(model: AttentionOnlyTransformer) -> tuple[AttentionOnlyTransformer, H
         for name in ("q", "k", "v"):
             W = getattr(model, f"W_{name.upper()}")[layer].detach()
             const = biases[layer] + (model.W_pos if name != "v" else torch.zeros_like(model.W_pos))
-            constants[f"L{layer}.{name}"] = einsum(const, W, "pos m, head m d -> head pos d")
+            added = einsum(const, W, "pos m, head m d -> head pos d")
+            if name == "k" and model.config.smear:  # the hook adds it after the keys are smeared
+                added = smeared(added[None], model.smear_logit[layer].detach())[0]
+            constants[f"L{layer}.{name}"] = added
             getattr(other, f"W_{name.upper()}")[layer] = gains[layer][:, None] * W
     constants["logits"] = biases[-1] @ model.W_U.detach()
     other.W_U.copy_(gains[-1][:, None] * model.W_U)
