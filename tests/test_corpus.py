@@ -472,10 +472,20 @@ def test_a_data_set_that_cannot_be_reached_is_explained(monkeypatch):
         ("hf:a/b@plain-v1", ("a/b", "plain-v1", "text")),
         ("hf:a/b@plain-v1:story", ("a/b", "plain-v1", "story")),
         ("hf:C:/folder", ("C:/folder", None, "text")),
+        ("hf:a/b@plain-v1:story#1200", ("a/b", "plain-v1", "story")),
     ],
 )
 def test_names_of_data_sets_are_taken_apart(name, parsed):
     assert fetching.parse_hf(name) == parsed
+
+
+def test_a_name_may_say_how_many_million_characters_to_take(local_data_set):
+    assert fetching.hf_limit("hf:a/b:story#1200") == 1_200_000_000
+    assert fetching.hf_limit("hf:a/b") == fetching.HF_LIMIT
+    assert len(list(fetching.hf_documents(f"hf:{local_data_set}#1"))) == 20
+    for wrong in ("hf:a/b#", "hf:a/b#many", "hf:a/b#0"):
+        with pytest.raises(CorpusError, match="millions of characters"):
+            fetching.hf_limit(wrong)
 
 
 def test_an_empty_data_set_name_is_refused():

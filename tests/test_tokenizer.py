@@ -7,7 +7,11 @@ import pytest
 import tokenizers
 import torch
 
+from pathsum import dataset
 from pathsum import tokenizer as module
+from pathsum.model import Config
+from pathsum.presets import TrainConfig
+from pathsum.runs import Run
 from pathsum.tokenizer import START, load_tokenizer, save_tokenizer, train_tokenizer
 
 
@@ -163,8 +167,54 @@ def test_a_file_that_is_no_tokenizer_is_explained(tmp_path):
 
 def test_a_tokenizer_without_the_start_token_is_refused(tmp_path):
     tokenizers.Tokenizer(tokenizers.models.BPE()).save(str(tmp_path / "other.json"))
-    with pytest.raises(ValueError, match="must have id 0, got None"):
+    with pytest.raises(ValueError, match="a start token, '<start>' or GPT-2's '<.endoftext.>'"):
         load_tokenizer(tmp_path / "other.json")
+
+
+@pytest.fixture
+def like_gpt2(tmp_path):
+    """A small tokenizer.json with GPT-2's settings: no special token but the last one."""
+    inner = tokenizers.ByteLevelBPETokenizer(add_prefix_space=False)
+    inner.train_from_iterator(["the cat sat on the mat, the dog did not " * 40], vocab_size=299)
+    inner.add_special_tokens([module.GPT2_START])
+    inner.save(str(tmp_path / "tokenizer.json"))
+    return load_tokenizer(tmp_path / "tokenizer.json")
+
+
+def test_gpt2s_files_are_read_with_their_special_token_as_the_start(like_gpt2, tmp_path):
+    tok = like_gpt2
+    last = tok.d_vocab - 1
+    assert last > 256 and tok.start_id == last == tok.id_of(module.GPT2_START)
+    text = "the cat's mat: é, 日本 <|endoftext|> 12\n\n  x"
+    ids = tok.encode(text).tolist()
+    assert ids[0] == last and last not in ids[1:], "the name in text is ordinary text"
+    assert tok.decode(ids) == text
+    assert tok.token_strings(ids[:2]) == [module.GPT2_START, "the"]
+    reference = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    plain = "the dog sat on the cat. Did it?"
+    assert ids != tok.encode(plain).tolist() == [last, *reference.encode(plain).ids]
+    assert 0 in tok.encode("!", start=False), "id 0 is an exclamation mark there, not the start"
+
+
+def test_blocks_of_gpt2s_ids_begin_with_its_start_token(like_gpt2, tmp_path):
+    (tmp_path / "mine.txt").write_text("the cat sat on the mat, the dog did not! " * 300)
+    data = dataset.encoded(f"file:{tmp_path / 'mine.txt'}", tmp_path / "cache", like_gpt2)
+    assert data.start_id == like_gpt2.start_id != 0
+    assert data.start_id not in data.train and 0 in data.train
+    model = Config(1, 2, 8, 4, d_vocab=like_gpt2.d_vocab, n_ctx=16)
+    config = TrainConfig(model=model, data="mine", steps=2, batch=4, records=1)
+    run = Run(tmp_path / "run", config, data)
+    assert (run.heldout[0][:, 0] == data.start_id).all()
+    run.start(resume=False)
+    run.train(progress=False)
+    assert run.step == 2
+
+
+def test_a_vocabulary_that_is_not_byte_level_is_refused(tmp_path):
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel({START: 0, "two words": 1}, START))
+    inner.save(str(tmp_path / "words.json"))
+    with pytest.raises(ValueError, match=r"token 'two words' \(id 1\).*only byte-level BPE"):
+        load_tokenizer(tmp_path / "words.json")
 
 
 def test_the_command_line_trains_on_a_text_file(tmp_path, capsys):

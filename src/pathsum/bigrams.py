@@ -104,7 +104,7 @@ def training_counts(config: TrainConfig) -> BigramCounts:
     n_ctx, n_blocks = config.model.n_ctx, len(data.train) // config.model.n_ctx
     firsts, seconds = [], []
     for step in tqdm(range(config.steps), desc="counting", unit=" steps"):
-        x, y = blocks(data.train, n_ctx, batch_indices(step, n_blocks, config))
+        x, y = blocks(data.train, n_ctx, batch_indices(step, n_blocks, config), data.start_id)
         firsts.append(x.flatten().to(torch.uint16))
         seconds.append(y.flatten().to(torch.uint16))
     return count_bigrams(torch.cat(firsts), torch.cat(seconds), config.model.d_vocab)

@@ -1,8 +1,8 @@
 """Real text to train and test on: the sample in the package, and mixtures fetched when asked for.
 
 Names: `"sample"` (in the package, public domain), a mixture such as `"wiki-code"`, a text file
-(`"file:PATH"`), a Hugging Face data set (`"hf:NAME[@CONFIG][:COLUMN]"`). Only `fetch` uses the
-network. `split` holds documents out before anything is cut or shuffled.
+(`"file:PATH"`), a Hugging Face data set (`"hf:NAME[@CONFIG][:COLUMN][#MILLIONS]"`, 200 million
+characters unless another number is given). Only `fetch` uses the network. `split` holds documents out before anything is cut or shuffled.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ class TokenData:
     heldout: UInt16[np.ndarray, " heldout"]  # whole documents that `train` holds nothing of
     fingerprint: str  # of text, cleaning, split and tokenizer
     counts: dict[str, dict[str, int]]  # part -> {"train": tokens, "heldout": tokens}
+    start_id: int = 0  # what a model reads before a block
 
 
 def _encode(
@@ -102,7 +103,7 @@ def encoded(
                 shutil.rmtree(temporary, ignore_errors=True)
     record = json.loads((folder / "record.json").read_text())
     train, heldout = (_map(folder / f"{side}.u16") for side in ("train", "heldout"))
-    return TokenData(train, heldout, mark, record["counts"])
+    return TokenData(train, heldout, mark, record["counts"], tokenizer.start_id)
 
 
 def _whole(folder: Path) -> bool:

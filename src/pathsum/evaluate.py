@@ -53,7 +53,7 @@ def in_context_score(losses: Float[Tensor, "batch pos"]) -> float:
 
 @torch.no_grad()
 def repeat_scores(
-    model: AttentionOnlyTransformer, sequences: int = 16, seed: int = 0
+    model: AttentionOnlyTransformer, sequences: int = 16, seed: int = 0, start_id: int = 0
 ) -> dict[str, float | list]:
     """What the model does on random tokens repeated twice: losses per copy, and scores per head.
 
@@ -64,7 +64,7 @@ def repeat_scores(
     c = model.config
     period = (c.n_ctx - 1) // 2
     generator = torch.Generator().manual_seed(seed)
-    tokens = repeated_tokens(sequences, period, 2, c.d_vocab, generator)
+    tokens = repeated_tokens(sequences, period, 2, c.d_vocab, generator, start_id)
     losses = token_losses(model, tokens[:, :-1], tokens[:, 1:])
     shape = (c.n_layers, c.n_heads)
     prefix, previous = torch.zeros(shape), torch.zeros(shape)
@@ -90,12 +90,15 @@ def training_record(
     inputs: Int[Tensor, "batch pos"],
     targets: Int[Tensor, "batch pos"],
 ) -> dict:
-    """Everything the trainer logs of a model: held-out losses, repeats, and head scores."""
+    """Everything the trainer logs of a model: held-out losses, repeats, and head scores.
+
+    `inputs` begin with the start token, as `pathsum.dataset.blocks` makes them.
+    """
     losses = token_losses(model, inputs, targets)
     return {
         "heldout_loss": float(losses.mean()),
         "in_context_score": in_context_score(losses),
         "loss_by_position": losses.mean(0).tolist(),
-        **repeat_scores(model),
+        **repeat_scores(model, start_id=int(inputs[0, 0])),
         "copying": copying_score(model).tolist(),
     }

@@ -25,7 +25,7 @@ from pathsum.store import (
     write_part,
 )
 
-HF_LIMIT = 200_000_000  # characters taken from a Hugging Face data set
+HF_LIMIT = 200_000_000  # characters taken from a Hugging Face data set, unless its name says
 _ANY_MACHINE = "--platform any --implementation py --abi none --python-version 3.11".split()
 
 
@@ -104,17 +104,31 @@ def _verified(part: Part, folder: Path) -> Path:
 
 
 def parse_hf(name: str) -> tuple[str, str | None, str]:
-    """Data set, configuration and column of `hf:NAME[@CONFIG][:COLUMN]`; the column is `text`."""
+    """Data set, configuration and column of `hf:NAME[@CONFIG][:COLUMN][#MILLIONS]`.
+
+    The column is `text` if none is named.
+    """
     body = name.removeprefix("hf:")
-    match = re.fullmatch(r"(.+?)(?:@([^@/:]+))?(?::([A-Za-z_]\w*))?", body)
-    if match is None:
-        raise CorpusError(f"Expected hf:NAME, hf:NAME:COLUMN or hf:NAME@CONFIG, got {name!r}.")
+    match = re.fullmatch(r"(.+?)(?:@([^@/:]+))?(?::([A-Za-z_]\w*))?(?:#[1-9]\d*)?", body)
+    if match is None or "#" in match.group(1):
+        raise CorpusError(
+            f"Expected hf:NAME, hf:NAME:COLUMN or hf:NAME@CONFIG, got {name!r}. After a # may "
+            "stand the millions of characters to take, as in hf:NAME#1200."
+        )
     return match.group(1), match.group(2), match.group(3) or "text"
 
 
-def hf_documents(name: str, limit: int = HF_LIMIT) -> Iterator[Document]:
+def hf_limit(name: str) -> int:
+    """The number of characters to take of a data set: the millions after #, or HF_LIMIT."""
+    parse_hf(name)
+    _, _, millions = name.partition("#")
+    return int(millions) * 1_000_000 if millions else HF_LIMIT
+
+
+def hf_documents(name: str, limit: int | None = None) -> Iterator[Document]:
     """Texts of a data set's train split, streamed row by row, until `limit` characters."""
     dataset, config, column = parse_hf(name)
+    limit = hf_limit(name) if limit is None else limit
     try:
         import datasets
     except ImportError as error:
@@ -157,7 +171,7 @@ def _fetch_hf(name: str, cache: Path | None) -> Path:
     dataset = parse_hf(name)[0]
     local = sorted(p for p in Path(dataset).rglob("*") if p.is_file())  # none for a hub's name
     states = [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in local]
-    source = hashlib.sha256(repr((name, HF_LIMIT, states)).encode()).hexdigest()
+    source = hashlib.sha256(repr((name, hf_limit(name), states)).encode()).hexdigest()
     readable = re.sub(r"[^A-Za-z0-9._-]+", "_", name)[-60:]
     folder = cache_folder(cache) / "corpora" / f"{readable}-{source[:12]}"
     if part_record(folder, "text", source) is None:

@@ -65,7 +65,7 @@ class Run:
                 f"{config.batch} and 1: use more text or a shorter context"
             )
         picks = np.linspace(0, heldout_blocks - 1, min(config.heldout_blocks, heldout_blocks))
-        self.heldout = blocks(data.heldout, config.model.n_ctx, picks.astype(int).tolist())
+        self.heldout = self._blocks(data.heldout, picks.astype(int).tolist())
 
     def start(self, resume: bool) -> None:
         """Set the folder up, or load its last checkpoint; RunError if it holds something else."""
@@ -164,8 +164,11 @@ class Run:
         self.step += 1
         return value
 
+    def _blocks(self, tokens: np.ndarray, picks: list[int]) -> tuple[Tensor, Tensor]:
+        return blocks(tokens, self.config.model.n_ctx, picks, self.data.start_id)
+
     def _loss(self, picks: list[int]) -> Tensor:
-        x, y = blocks(self.data.train, self.config.model.n_ctx, picks)
+        x, y = self._blocks(self.data.train, picks)
         device, W_U = self.engine.device, self.model.W_U
         with self.engine.autocast():
             resid = self.residual(x.to(device)).flatten(0, 1)

@@ -3,6 +3,9 @@
 The rule of the start token: `<start>` (id 0) stands once, at the beginning of what a model reads,
 put there by `encode(..., start=True)` or by the block builder of `pathsum.dataset`; it never
 comes out of text. Text that spells `<start>` is encoded as the ordinary characters it is.
+
+A tokenizer.json of GPT-2 (50,257 tokens) is read as well: its `<|endoftext|>` (id 50,256) is then
+the start token, under the same rule.
 """
 
 import argparse
@@ -23,6 +26,7 @@ from pathsum.files import write_atomically
 
 D_VOCAB = 4096
 START = "<start>"
+GPT2_START = "<|endoftext|>"
 
 
 def _byte_of_symbol() -> dict[str, int]:
@@ -45,17 +49,27 @@ class Tokenizer:
     """Text to token ids and back; wraps a trained `tokenizers.Tokenizer`."""
 
     def __init__(self, inner: tokenizers.Tokenizer, file_text: str = ""):
-        if inner.token_to_id(START) != 0:
+        vocabulary = inner.get_vocab()
+        starts = [name for name in (START, GPT2_START) if name in vocabulary]
+        if not starts:
             raise ValueError(
-                f"the start token {START!r} must have id 0, got {inner.token_to_id(START)}: "
-                "train the tokenizer with python -m pathsum.tokenizer train NAME"
+                f"a tokenizer needs a start token, {START!r} or GPT-2's {GPT2_START!r}, and this "
+                "one has neither: train one with python -m pathsum.tokenizer train NAME"
             )
-        self.inner = inner
+        self.inner, self.start = inner, starts[0]
+        inner.encode_special_tokens = True  # the start token's name in text is ordinary text
         self.file_text = file_text or inner.to_str()  # what a fingerprint of the ids hashes
-        self.start_id = 0
+        self.start_id = vocabulary.pop(self.start)
         self.d_vocab = inner.get_vocab_size()
-        by_id = sorted(inner.get_vocab().items(), key=lambda item: item[1])
-        self.token_bytes = [b""] + [bytes(_BYTE[c] for c in token) for token, _ in by_id[1:]]
+        self.token_bytes = [b""] * self.d_vocab
+        try:
+            for token, place in vocabulary.items():
+                self.token_bytes[place] = bytes(_BYTE[symbol] for symbol in token)
+        except (KeyError, IndexError):
+            raise ValueError(
+                f"token {token!r} (id {place}) is no string of byte symbols with an id below the "
+                f"{self.d_vocab} tokens: only byte-level BPE without gaps is read"
+            ) from None
 
     def encode_many(self, texts: list[str]) -> list[list[int]]:
         """Ids of each text, without start tokens; uses all cores."""
@@ -80,13 +94,13 @@ class Tokenizer:
     def token_strings(self, ids: Int[Tensor, "..."] | Iterable[int]) -> list[str]:
         """Printable form of each token.
 
-        Space `·`, newline `↵`, tab `⇥`; bytes that are no whole character `0xNN`; `<start>`.
+        Space `·`, newline `↵`, tab `⇥`; bytes that are no whole character `0xNN`; the start token.
         """
         return [self._visible(i) for i in self._ids(ids)]
 
     def _visible(self, token: int) -> str:
         if token == self.start_id:
-            return START
+            return self.start
         raw = self.token_bytes[token]
         try:
             text = raw.decode("utf-8")
@@ -98,7 +112,7 @@ class Tokenizer:
 
     def id_of(self, token_text: str) -> int:
         """The id of the token that spells exactly `token_text`; KeyError with near ones if none."""
-        if token_text == START:
+        if token_text == self.start:
             return self.start_id
         symbols = "".join(_SYMBOL[b] for b in token_text.encode())
         found = self.inner.token_to_id(symbols)

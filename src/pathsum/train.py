@@ -52,9 +52,11 @@ def main(arguments: list[str] | None = None) -> None:
         parser.add_argument(f"--{name}", type=int)
     for name in ("muon-lr", "adam-lr"):
         parser.add_argument(f"--{name}", type=float)
-    parser.add_argument("--data", help="corpus name, file:PATH or hf:NAME")
+    parser.add_argument("--data", help="corpus name, file:PATH or hf:NAME (see pathsum.corpus)")
     parser.add_argument(
-        "--tokenizer", type=Path, help="a tokenizer.json (default: the shipped one)"
+        "--tokenizer",
+        type=Path,
+        help="a tokenizer.json of ours or GPT-2's (default: the shipped one)",
     )
     options = parser.parse_args(arguments)
 
@@ -75,8 +77,8 @@ def main(arguments: list[str] | None = None) -> None:
             raise RunError(
                 f"the {options.preset} preset has d_vocab={config.model.d_vocab:,} and the tokenizer "
                 f"{tokenizer.d_vocab:,} tokens: make one that fits with `python -m pathsum.tokenizer "
-                f"train {config.data} --d-vocab {config.model.d_vocab} --out FILE`, then add "
-                "--tokenizer FILE"
+                f"train {config.data} --d-vocab {config.model.d_vocab} --out FILE`, or take GPT-2's "
+                "tokenizer.json if it is 50,257, then add --tokenizer FILE"
             )
         engine = start_engine(
             options.device, options.precision, options.accumulate, options.compile
