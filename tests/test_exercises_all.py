@@ -259,6 +259,19 @@ def test_at_least_three_mistakes_are_planted_for_every_check():
     assert {name: counts[name] for name in NAMES if counts[name] < 3} == {}
 
 
+def test_every_exercise_has_a_difficulty_minutes_and_a_hint_before_its_solution(chapters):
+    for chapter in chapters.values():
+        text = (ROOT / f"book/{chapter.name}.md").read_text(encoding="utf-8")
+        boxes = re.findall(r"^:::\{admonition\} (?:Exercise|Question) [\d.]+.*", text, re.MULTILINE)
+        rated = [match[0] for match in TITLE.finditer(text)]
+        assert rated == boxes, f"{chapter.name}: {set(boxes) - set(rated)}"
+        after = [text[m.end() : m.end() + 2500] for m in TITLE.finditer(text) if m[1] == "Exercise"]
+        for rest in after:
+            box, _, following = rest.partition("\n:::\n")
+            fold, _, _ = following.partition("### BEGIN SOLUTION")
+            assert ":::{dropdown} Hint\n" in fold, f"no hint in {chapter.name} for: {box[:80]}"
+
+
 def test_checks_hold_no_generator_of_their_own():
     """Each draws from `generator`, or a student's own numbers would not reach it."""
     for path in sorted((ROOT / "src/pathsum/exercises").glob("*.py")):

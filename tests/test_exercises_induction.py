@@ -1,5 +1,6 @@
 """The chapter's checks: each passes its solution and says the right words to likely mistakes."""
 
+import math
 import re
 
 import pytest
@@ -31,6 +32,20 @@ def positivity(A, B, size=torch.abs):
     return values.sum().real / size(values).sum()
 
 
+def built(d_vocab, gain, query="token", key="kept", read="token", write="answer"):
+    at = {n: slice(i * d_vocab, (i + 1) * d_vocab) for i, n in enumerate(("token", "kept", "answer"))}
+    W_QK, W_OV = torch.zeros(2, 3 * d_vocab, 3 * d_vocab)
+    W_QK[at[query], at[key]] = gain * torch.eye(d_vocab)
+    W_OV[at[read], at[write]] = torch.eye(d_vocab)
+    return W_QK, W_OV
+
+
+def pointer(n, base, gain, turn=1):
+    W_QK = torch.zeros(2 * n, 2 * n)
+    W_QK[:n, n:] = 2 * gain / n * shift_matrix(turn, n, base)
+    return W_QK
+
+
 SOLUTIONS = {
     "stripe": lambda p, period: p.diagonal(-(period - 1))[2:].mean(),
     "ideal_pattern": ideal,
@@ -38,6 +53,9 @@ SOLUTIONS = {
     "positivity": positivity,
     "one_back": lambda d, base: shift_matrix(-1, d, base),
     "inseparable": lambda: ([0, 5, 6, 5], [0, 4, 6, 5], 3, 2),
+    "induction_head": built,
+    "pointer_head": pointer,
+    "gain_needed": lambda rivals, share: math.log(rivals * share / (1 - share)),
 }
 NUMBERS = {name: f"8.{i}" for i, name in enumerate(SOLUTIONS, 1)}
 MISTAKES = [
@@ -68,6 +86,21 @@ MISTAKES = [
     ("inseparable", lambda: ([0, 5, 6, 5], [0, 5, 6, 5], 3, 2), "should not attend"),
     ("inseparable", lambda: ([0, 5, 6, 5], [0, 4, 6, 5], 2, 3), "0 < src < dest"),
     ("inseparable", lambda: "no", "expected (one, other, dest, src)"),
+    ("induction_head", lambda n, gain: built(n, gain, key="token"), "earlier copy itself"),
+    ("induction_head", lambda n, gain: built(n, gain, "kept", "token"), "exchanged"),
+    ("induction_head", lambda n, gain: built(n, 1.0), "should score the gain"),
+    ("induction_head", lambda n, gain: built(n, gain, read="kept"), "copies the block kept"),
+    ("induction_head", lambda n, gain: built(n, gain, write="token"), "other blocks than answer"),
+    ("induction_head", lambda n, gain: (built(n, gain)[0], built(n, gain)[1].mT), "nothing arrives"),
+    ("pointer_head", lambda n, b, gain: pointer(n, b, gain, 0), "earlier copy itself"),
+    ("pointer_head", lambda n, b, gain: pointer(n, b, gain, -1), "turn the other way"),
+    ("pointer_head", lambda n, b, gain: pointer(n, b, gain).mT, "this is the transpose"),
+    ("pointer_head", lambda n, b, gain: pointer(n, b, n / 2 * gain), "squared length"),
+    ("gain_needed", lambda n, s: math.log(n), "one half"),
+    ("gain_needed", lambda n, s: math.log(s / (1 - s)), "their number is missing"),
+    ("gain_needed", lambda n, s: math.log2(n * s / (1 - s)), "in bits"),
+    ("gain_needed", lambda n, s: math.log(n * (1 - s) / s), "upside down"),
+    ("gain_needed", lambda n, s: math.log((n + 1) * s / (1 - s)), "not among its rivals"),
 ]
 
 

@@ -3,7 +3,8 @@
 Each chapter `book/NAME.md` becomes `notebooks/NAME.ipynb`, the reader's edition with every
 solution replaced by a stub, and `notebooks/solutions/NAME.ipynb`. Both are plain Markdown and
 code without outputs, begin with a cell that installs this package where it is missing, and come
-out byte for byte the same from the same source. Run it in the project's root.
+out byte for byte the same from the same source. Run it in the project's root. What a teacher needs
+besides is made by `pathsum.editions`.
 
 Needs the packages under "the notebooks" in requirements.lock.
 """
@@ -25,6 +26,8 @@ from pathsum.files import write_atomically
 from pathsum.plain_markdown import Book, Label, Page, PlainMarkdownError, directive, parser
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
+CHECK = re.compile(r"^check_(\w+)\((\w+)\)$", re.MULTILINE)  # the check and what is checked
+TIMINGS = Path("book/results/timings.json")  # written by pathsum.timings
 STUB = 'raise NotImplementedError("write this, then run the cell again")'
 KEPT_TAGS = ("exercise", "raises-exception", "skip-execution")
 SETUP = '''\
@@ -78,9 +81,10 @@ def citations(bib: Path) -> dict[str, tuple[str, str, str, str]]:
 class Chapter:
     """One chapter's source, split into cells."""
 
-    def __init__(self, path: Path, number: str):
+    def __init__(self, path: Path, number: str, text: str | None = None):
         self.name, self.number = path.stem, number
-        self.notebook = jupytext.reads(path.read_text(encoding="utf-8"), fmt="md:myst")
+        self.text = path.read_text(encoding="utf-8") if text is None else text
+        self.notebook = jupytext.reads(self.text, fmt="md:myst")
         self.executable = any(cell.cell_type == "code" for cell in self.notebook.cells)
 
     def labels(self) -> Iterator[tuple[str, str]]:
@@ -136,8 +140,9 @@ class Chapter:
         raise PlainMarkdownError(f"book/{self.name}.md: has no title, a line that begins with '# '")
 
 
-def edition(source: str, solved: bool, where: str) -> str:
-    """A code cell's source with its solution kept (`solved`) or replaced by a stub."""
+def edition(source: str, answers: str, where: str) -> str:
+    """A code cell's source with its answer as a "stub", as "solved", or "marked" as in the chapter."""
+    solved = answers != "stub"
     lines, inside = [], False
     for line in source.split("\n"):
         mark = line.strip()
@@ -145,6 +150,8 @@ def edition(source: str, solved: bool, where: str) -> str:
             if inside != (mark == END):
                 raise PlainMarkdownError(f"{where}: {mark!r} without its partner")
             inside = mark == BEGIN
+            if answers == "marked":
+                lines.append(line)
             if inside and not solved:
                 lines.append(line.replace(BEGIN, STUB))
         elif solved or not inside:
@@ -154,8 +161,20 @@ def edition(source: str, solved: bool, where: str) -> str:
     return "\n".join(lines)
 
 
-def notebook(chapter: Chapter, book: Book, setup: str, solved: bool) -> str:
-    """One edition of a chapter, as the text of an .ipynb file."""
+def measured(chapter: str, timings: dict[str, Any]) -> str:
+    """A sentence with the measured time and memory of a chapter's notebook; "" if there is none."""
+    if chapter not in timings:
+        return ""
+    seconds, memory = timings[chapter]["seconds"], timings[chapter]["peak_mb"]
+    time = f"{max(10, round(seconds, -1)):.0f} seconds" if seconds < 95 else f"{seconds / 60:.1f} minutes"
+    return (
+        f"*Running all of this notebook takes about {time} and {memory / 1000:.1f} GB of memory, as "
+        "measured on two CPU cores with the package installed. No GPU is needed.*"
+    )
+
+
+def notebook(chapter: Chapter, book: Book, setup: str, answers: str, timings: dict) -> str:
+    """One edition of a chapter, as the text of an .ipynb file; for `answers` see `edition`."""
     page, cells, seen = Page(book, chapter.name), [], {}
 
     def add(kind: str, source: str, name: str = "", **metadata: Any) -> None:
@@ -169,6 +188,8 @@ def notebook(chapter: Chapter, book: Book, setup: str, solved: bool) -> str:
 
     if chapter.executable:
         add("code", setup, "setup", cellView="form", jupyter={"source_hidden": True})
+        if text := measured(chapter.name, timings):
+            add("markdown", text, "measured")
     for cell in chapter.notebook.cells:
         if cell.cell_type == "markdown":
             if text := page.plain(cell.source):
@@ -179,7 +200,9 @@ def notebook(chapter: Chapter, book: Book, setup: str, solved: bool) -> str:
         figure = settings.get("figure", {})
         defined = re.search(r"^(?:def|class) (\w+)", cell.source, re.MULTILINE)
         name = f"exercise-{defined[1]}" if defined and "exercise" in tags else figure.get("name", "")
-        source = edition(cell.source, solved, f"book/{chapter.name}.md")
+        if "exercise" not in tags and (checked := CHECK.search(cell.source)):
+            name = f"check-{checked[1]}"
+        source = edition(cell.source, answers, f"book/{chapter.name}.md")
         add("code", source, name, **metadata)
         if "caption" in figure:
             text = f"**{cell.metadata['figure_text']}.** {page.plain(figure['caption'].strip())}"
@@ -193,8 +216,8 @@ def notebook(chapter: Chapter, book: Book, setup: str, solved: bool) -> str:
     return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
 
 
-def editions(root: Path) -> dict[Path, str]:
-    """The text of every notebook, by its path from the root. PlainMarkdownError on bad sources."""
+def read_book(root: Path) -> tuple[list[Chapter], Book, str, dict[str, Any]]:
+    """All chapters, what references resolve to, the setup cell, and the measured times."""
     if not (root / "_toc.yml").is_file():
         raise PlainMarkdownError(f"no _toc.yml in {root.resolve()}: run this in the project's root")
     config = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8"))
@@ -208,11 +231,20 @@ def editions(root: Path) -> dict[Path, str]:
                 raise PlainMarkdownError(f"book/{chapter.name}.md: the label {label!r} is used twice")
             if label:
                 book.labels[label] = Label(text, chapter.name)
-    setup, made = SETUP.format(**config["repository"]), {}
-    for chapter in chapters:
-        made[Path("notebooks", f"{chapter.name}.ipynb")] = notebook(chapter, book, setup, False)
-        made[Path("notebooks/solutions", f"{chapter.name}.ipynb")] = notebook(chapter, book, setup, True)
-    return made
+    timings = root / TIMINGS
+    found = json.loads(timings.read_text(encoding="utf-8"))["chapters"] if timings.exists() else {}
+    return chapters, book, SETUP.format(**config["repository"]), found
+
+
+def editions(root: Path) -> dict[Path, str]:
+    """The text of every notebook, by its path from the root. PlainMarkdownError on bad sources."""
+    chapters, book, setup, timings = read_book(root)
+    folders = {"stub": "notebooks", "solved": "notebooks/solutions"}
+    return {
+        Path(folder, f"{chapter.name}.ipynb"): notebook(chapter, book, setup, answers, timings)
+        for chapter in chapters
+        for answers, folder in folders.items()
+    }
 
 
 def main() -> None:

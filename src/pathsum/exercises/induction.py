@@ -200,3 +200,128 @@ def check_inseparable(answer: Any) -> None:
             "in `other` an induction head should not attend to src, yet the token before it is the one "
             "at dest"
         )
+
+
+def _pair(given: Any, size: int) -> tuple[Tensor, Tensor]:
+    """Two square matrices of this size; ExerciseFailed otherwise."""
+    if not isinstance(given, (tuple, list)) or len(given) != 2:
+        raise ExerciseFailed("expected two matrices, (W_QK, W_OV), given another thing")
+    return tensor(given[0], (size, size), "(dest, src)"), tensor(given[1], (size, size), "(read, written)")
+
+
+@check("Exercise 8.7")
+def check_induction_head(answer: Any) -> None:
+    """induction_head(d_vocab, gain) -> (W_QK, W_OV), each (3 d_vocab, 3 d_vocab)."""
+    g = generator(29)
+    for d_vocab in sizes(3, g, low=6):
+        gain, period = 8.0 + d_vocab, d_vocab - 1
+        W_QK, W_OV = _pair(call(answer, d_vocab, gain), 3 * d_vocab)
+        once = 1 + torch.randperm(period, generator=g)
+        tokens = torch.cat([torch.zeros(1, dtype=torch.int64), once, once])
+        x = torch.zeros(len(tokens), 3 * d_vocab, dtype=torch.float64)
+        x[range(len(tokens)), tokens] = 1  # block `token`
+        x[range(1, len(tokens)), d_vocab + tokens[:-1]] = 1  # block `kept`: what came before
+        scores = x @ W_QK @ x.mT
+        future = torch.ones_like(scores).triu(1).bool()
+        pattern = scores.masked_fill(future, float("-inf")).softmax(-1)
+        dest = torch.arange(1 + period, len(tokens))
+        target = dest - period + 1
+        found = pattern[dest].argmax(-1)
+        if bool((found == target - 1).all()):
+            raise ExerciseFailed(
+                "the head attends to the earlier copy itself; what the key has to hold is the token "
+                "before the source: the block kept"
+            )
+        if bool((found[1:] == target[1:] - 2).all()):
+            raise ExerciseFailed(
+                "query and key are exchanged: the destination brings its token, the source what it kept"
+            )
+        if bool((found != target).any()):
+            raise ExerciseFailed(
+                "in the second copy the head should attend to the token after the earlier copy, at "
+                f"{target.tolist()}; its largest weights are at {found.tolist()}"
+            )
+        match = scores[dest, target]
+        if float((match - gain).abs().max()) > 1e-3 * gain:
+            raise ExerciseFailed(
+                f"the places are right; a match should score the gain, {gain:g} nats, it scores "
+                f"{float(match[0]):.3g}"
+            )
+        written = pattern[dest] @ x @ W_OV
+        answers = written[:, 2 * d_vocab :]
+        if float(written[:, : 2 * d_vocab].abs().max()) > 1e-6:
+            raise ExerciseFailed("W_OV writes to other blocks than answer; its columns are what is written")
+        if float(answers.abs().max()) < 1e-6:
+            raise ExerciseFailed("nothing arrives in the block answer: rows of W_OV read, columns write")
+        said = answers.argmax(-1)
+        if bool((said == tokens[target - 1]).all()):
+            raise ExerciseFailed(
+                "the head copies the block kept, and so repeats the present token; it should copy the "
+                "token that it attends to"
+            )
+        if bool((said != tokens[target]).any()):
+            raise ExerciseFailed(
+                f"the tokens predicted should be {tokens[target].tolist()}, they are {said.tolist()}"
+            )
+
+
+@check("Exercise 8.8")
+def check_pointer_head(answer: Any) -> None:
+    """pointer_head(n_places, base, gain) -> W_QK (2 n_places, 2 n_places), blocks kept and place."""
+    g = generator(31)
+    for n_places, base in ((8, 100.0), (14, 1000.0), (20, 50.0)):
+        gain = 5.0 + 10 * float(torch.rand((), generator=g))
+        W_QK = tensor(call(answer, n_places, base, gain), (2 * n_places,) * 2, "(dest, src)")
+        places = sinusoidal_positions(30, n_places, base=base).double()
+        kept = torch.randint(2, 27, (30,), generator=g)  # where each destination's earlier copy stands
+        x = torch.cat([places[kept], places], dim=1)
+        scores = x @ W_QK @ x.mT
+        ahead = scores.argmax(-1) - kept
+        if bool((ahead == 0).all()):
+            raise ExerciseFailed("it attends to the earlier copy itself: turn its place on by one step")
+        if bool((ahead == -1).all()):
+            raise ExerciseFailed("it attends to the token before the earlier copy: turn the other way")
+        other = (x @ W_QK.mT @ x.mT).argmax(-1) - kept
+        if bool((other == 1).all()):
+            raise ExerciseFailed(
+                "this is the transpose: the destination's kept (rows) meets the source's place (columns)"
+            )
+        if bool((ahead != 1).any()):
+            raise ExerciseFailed(
+                f"the score should be largest one after the place that is kept; for kept = "
+                f"{kept[:5].tolist()} it is largest at {(ahead + kept)[:5].tolist()}"
+            )
+        match = scores[torch.arange(30), kept + 1]
+        if float((match - gain).abs().max()) > 1e-3 * gain:
+            raise ExerciseFailed(
+                f"the places are right; a match should score the gain, {gain:.3g} nats, it scores "
+                f"{float(match[0]):.3g}: a place has squared length n_places / 2"
+            )
+
+
+@check("Exercise 8.9")
+def check_gain_needed(answer: Any) -> None:
+    """gain_needed(rivals, share) -> nats by which one source must lead to get that share."""
+    g = generator(37)
+    for _ in range(4):
+        rivals = int(torch.randint(5, 200, (), generator=g))
+        share = 0.55 + 0.4 * float(torch.rand((), generator=g))
+        given = number(call(answer, rivals, share))
+        if abs(given) < 700:
+            scores = torch.zeros(rivals + 1, dtype=torch.float64)
+            scores[0] = given
+            if abs(float(scores.softmax(0)[0]) - share) < 1e-4:
+                continue
+        odds, n = torch.tensor(share / (1 - share)).double(), torch.tensor(float(rivals)).double()
+        expected = (n * odds).log()
+        mistakes = {
+            "that many nats give it one half; a larger share takes more": n.log(),
+            "all rivals together count, not one: their number is missing": odds.log(),
+            "this is in bits; softmax counts in nats": (n * odds).log2(),
+            "the odds are upside down": (n / odds).log(),
+            "the match is not among its rivals": ((n + 1) * odds).log(),
+            "compare it with what the rivals get together, share / (1 - share), not with everything": (
+                n * share
+            ).log(),
+        }
+        agree(torch.tensor(given).double(), expected, "the gain", mistakes)
