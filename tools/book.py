@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+from live import lay_out
 from vendor import VendorError, vendor
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,8 +39,8 @@ def execution_key(root: Path = ROOT) -> str:
 
 def page_key(root: Path = ROOT) -> str:
     """A hash of all that a page depends on besides its text and the outputs of its cells."""
-    vendored = "_vendor/made-from"
-    return digest(root, "requirements.lock", "_config.yml", "_toc.yml", "ext", "book/static", vendored)
+    made = ("_vendor/made-from", "_build/site")
+    return digest(root, "requirements.lock", "_config.yml", "_toc.yml", "ext", "book/static", *made)
 
 
 def forget_stale_results(root: Path = ROOT) -> None:
@@ -74,6 +75,7 @@ if __name__ == "__main__":
         vendor()
     except VendorError as error:
         sys.exit(f"vendor: {error}")
+    lay_out()
     status = build(sys.argv[1:])
     if status:
         sys.exit(f"book: the build failed with status {status}; the first warning or traceback above says why")

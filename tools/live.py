@@ -14,7 +14,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from pathsum.checkpoints import MODELS, model_card, model_names
+from pathsum.checkpoints import MODELS, model_card, model_names, training_log
+from pathsum.demo import DEMO_TEXT
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "_build" / "site"
@@ -38,6 +39,7 @@ def contents() -> tuple[dict, dict[str, Path]]:
     for name in model_names():
         card, path = model_card(name), MODELS / f"{name}.safetensors"
         if runs_in_page(card["config"]):
+            last = training_log(name)[-1]
             files[hashed(path)] = path
             models.append(
                 {
@@ -46,9 +48,11 @@ def contents() -> tuple[dict, dict[str, Path]]:
                     "bytes": path.stat().st_size,
                     "config": card["config"],
                     "heldout_loss": card["final"]["heldout_loss"],
+                    "prefix_matching": last["prefix_matching"],
+                    "previous_token": last["previous_token"],
                 }
             )
-    return {"tokenizer": hashed(tokenizer), "models": models}, files
+    return {"tokenizer": hashed(tokenizer), "demo": DEMO_TEXT, "models": models}, files
 
 
 def lay_out(site: Path = SITE) -> Path:

@@ -87,6 +87,17 @@ const answers = {
     return list();
   },
 
+  /** Random words of one token each, the whole repeated `times` times; the seed decides. */
+  async words({ model: name, count, times, seed }) {
+    await models(name);
+    const words = tokenizer.bytes.map((raw) => new TextDecoder().decode(raw)).filter((text) => /^ [a-z]{3,}$/.test(text));
+    const chosen = Array.from({ length: count }, () => {
+      seed = (Math.imul(seed, 1664525) + 1013904223) >>> 0; // a linear congruential generator
+      return words[Math.floor((seed / 2 ** 32) * words.length)];
+    });
+    return Array(times).fill(chosen.join("")).join("");
+  },
+
   async run({ slot, model: name, text, ids: given, settings: asked, at, target, best = 10 }) {
     const model = await models(name), { config } = model;
     if (wrong(asked)) throw new Error(wrong(asked));
