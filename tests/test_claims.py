@@ -9,7 +9,10 @@ import sys
 import pytest
 
 from pathsum import claims
-from pathsum.claims import VERDICTS, ClaimsTable, Measurement, all_claims, claim, measure, show
+from pathsum.claims import ClaimsTable, Measurement, all_claims, claim, measure, show
+from pathsum.claims_table import INTRODUCTION, VERDICTS, spread
+from pathsum.model import AttentionOnlyTransformer, Config
+from pathsum.seeds import Checkpoint
 
 FACTS = {
     "section": "Section",
@@ -38,10 +41,10 @@ def register(name: str, number: float = 1.0, verdict: str = "holds"):
 
 
 @pytest.mark.parametrize("verdict", ["Holds", "true", ""])
-def test_a_verdict_is_one_of_the_four(verdict):
+def test_a_verdict_is_one_of_those_the_page_explains(verdict):
     with pytest.raises(ValueError, match=f"one of .*'not seen'.*got '{verdict}'"):
         Measurement(1.0, "nats", verdict, "")
-    assert set(VERDICTS) == {"exact", "holds", "weaker", "not seen"}
+    assert all(f"**{verdict}**" in INTRODUCTION for verdict in VERDICTS)
 
 
 def test_registered_claims_are_measured_when_asked_and_not_before(registry):
@@ -111,7 +114,7 @@ def test_the_command_writes_all_claims_as_json(registry, tmp_path, capsys):
     out = tmp_path / "results" / "claims.json"
     claims.main(["run", "--out", str(out), "--page", str(tmp_path / "page.md")])
     assert (tmp_path / "page.md").read_text() == claims.page(measure())
-    assert json.loads(out.read_text(encoding="utf-8")) == measure()
+    assert json.loads(out.read_text(encoding="utf-8")) == measure(seeds=None)
     assert re.search(r"W1 +weaker +0.5 nats\n +W2 +holds", capsys.readouterr().out)
     assert [path.name for path in out.parent.iterdir()] == ["claims.json"]  # no temporary is left
 
@@ -124,6 +127,80 @@ def test_the_page_counts_verdicts_and_has_one_row_a_claim(registry):
     assert "2 holds, 1 weaker." in text
     assert "| W1 | Water is wet. | remark | wetter than sand | 0.5 nats | **weaker** |" in text
     assert text.count("| **") == 3
+
+
+def trained(seeds: list[int], n_layers: int) -> dict[int, Checkpoint]:
+    """Checkpoints of toy models, which lie nowhere; a model's seed can be read off its records."""
+    found = {}
+    for seed in seeds:
+        config = Config(n_layers=n_layers, n_heads=1, d_model=4, d_head=2, d_vocab=5, n_ctx=3)
+        found[seed] = Checkpoint("nowhere", config, seed)
+        model, log = AttentionOnlyTransformer(config, seed), [{"layers": n_layers, "seed": seed}]
+        vars(found[seed]).update(model=model, log=log)  # what it would load
+    return found
+
+
+def test_a_claim_is_measured_on_every_seed_of_the_model_it_names_first(registry):
+    given = {"two": trained([0, 1, 4], 2), "one": trained([0, 4], 1)}
+    asked = []
+
+    @claim(id="W1", **FACTS)
+    def compare(two_log, one, one_log) -> Measurement:
+        assert one.config.n_layers == 1
+        asked.append((two_log[0]["seed"], one_log[0]["seed"]))
+        seed = two_log[0]["seed"]
+        return Measurement(10.0 + seed, "nats", "weaker" if seed == 1 else "holds", f"seed {seed}")
+
+    (first,) = measure("W1", checkpoints=given)
+    assert asked == [(0, 0)] and "seeds" not in first
+    (row,) = measure("W1", checkpoints=given, seeds=None)
+    assert asked[1:] == [(0, 0), (1, 0), (4, 4)]  # the control of the same seed, or the first
+    assert {key: row[key] for key in first} == first
+    assert row["seeds"] == [
+        {"seed": 0, "number": 10.0, "verdict": "holds"},
+        {"seed": 1, "number": 11.0, "verdict": "weaker"},
+        {"seed": 4, "number": 14.0, "verdict": "holds"},
+    ]
+    assert (row["verdict"], row["over_seeds"]) == ("holds", "weaker")
+
+
+def test_the_page_shows_the_spread_and_the_weakest_verdict(registry):
+    @claim(id="W1", **FACTS)
+    def grows(two_log) -> Measurement:
+        seed = two_log[0]["seed"]
+        return Measurement(1.0 + seed, "nats", "not seen" if seed == 2 else "holds", "as seen")
+
+    rows = measure(checkpoints={"two": trained([0, 1, 2], 2)}, seeds=None)
+    assert spread(rows[0]) == "3 seeds: 2 ± 1 (1 to 3) nats; holds in 2, not seen in 1"
+    text = claims.page(rows)
+    assert f"| as seen. *{spread(rows[0])}* | **not seen** |" in text and "\n1 not seen." in text
+    alone = measure(checkpoints={"two": trained([0], 2)}, seeds=None)
+    assert spread(alone[0]) == "" and "| as seen | **holds** |" in claims.page(alone)
+
+
+def test_an_identity_over_seeds_has_a_worst_case_and_no_mean(registry):
+    @claim(id="W1", **FACTS)
+    def tiny(two_log) -> Measurement:
+        return Measurement(1e-6 * (1 + two_log[0]["seed"]), "logit", "exact", "")
+
+    (row,) = measure("W1", checkpoints={"two": trained([0, 3], 2)}, seeds=None)
+    assert spread(row) == "2 seeds: at most 4e-06 logit; exact in 2"
+
+
+def test_a_claim_without_its_model_is_not_measured_and_says_so(registry):
+    @claim(id="W1", **FACTS)
+    def never(one_smeared, one) -> Measurement:
+        raise AssertionError("was measured")
+
+    @claim(id="W2", **FACTS)
+    def all_of_them(every) -> Measurement:
+        return Measurement(float(sum(map(len, every.values()))), "models", "holds", "")
+
+    given = {"one": trained([0, 1], 1)}
+    first, second = measure(checkpoints=given, seeds=None)
+    assert first["verdict"] == "not measured" and first["number"] is None
+    assert "'one_smeared'" in first["detail"] and json.loads(json.dumps(first)) == first
+    assert second["number"] == 2 and len(second["seeds"]) == 1
 
 
 def test_the_command_finds_the_claims_of_all_modules():
@@ -153,7 +230,9 @@ def test_the_claims_of_the_first_chapters_are_registered():
 def test_every_claim_is_shown_on_its_page(root):
     for name, entry in all_claims().items():
         page = root / "book" / f"{entry.page}.md"
-        shown = re.findall(r"^show\((.*?)\)", page.read_text(encoding="utf-8"), re.M | re.S)
+        shown = re.findall(
+            r"^show\((.*?)\)", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+        )
         assert any(f'"{name}"' in call for call in shown), f"{name} is not shown in {page.name}"
 
 

@@ -3,25 +3,16 @@
 import math
 from dataclasses import replace
 
-import pytest
 import torch
 
 from pathsum.claims_one_layer import (
-    context_gain,
-    linearity_errors,
-    measure_expansion,
-    measure_in_context,
-    measure_linearity,
     measure_positional,
     measure_rows,
     measure_source_alone,
-    mixed_logits,
     moved_rows,
     offset_table,
-    repeat_gain,
 )
 from pathsum.model import AttentionOnlyTransformer, Config
-from pathsum.paths import PathTerms, path_terms
 
 TOY = Config(n_layers=1, n_heads=3, d_model=12, d_head=5, d_vocab=17, n_ctx=80)
 
@@ -36,34 +27,6 @@ def lively(n_layers=1, seed=0):
 
 def texts(rows=4, length=80):
     return torch.randint(17, (rows, length), generator=torch.Generator().manual_seed(0))
-
-
-def test_the_expansion_fails_if_a_head_is_left_out():
-    def without_the_last(model, tokens):
-        found = path_terms(model, tokens)
-        return PathTerms(found.paths[:-1], found.values[:-1])
-
-    assert measure_expansion(lively(), texts()).verdict == "exact"
-    assert measure_expansion(lively(), texts(), without_the_last).verdict == "not seen"
-
-
-def test_a_text_by_itself_is_the_model():
-    model, tokens = lively(), texts(1)
-    alone = mixed_logits(model, tokens, torch.ones(1))
-    torch.testing.assert_close(alone, model(tokens)[0], atol=1e-5, rtol=1e-5)
-
-
-def test_only_frozen_patterns_make_it_linear():
-    model, pair = lively(), texts(2)
-    assert measure_linearity(model, pair).verdict == "exact"
-    off = linearity_errors(model, pair, torch.tensor([0.7, -1.3]))
-    assert off["frozen"] < 1e-4 < 0.1 < off["free"]
-
-
-def test_without_attention_nothing_is_broken_and_the_claim_not_seen():
-    model = lively()
-    model.W_V.zero_()
-    assert measure_linearity(model, texts(2)).verdict == "not seen"
 
 
 def test_offsets_explain_a_head_that_sees_only_positions():
@@ -95,37 +58,3 @@ def test_constants_in_rows_change_the_order_and_not_the_attention():
     assert measure_rows(1e-7, 0.9).verdict == "exact"
     assert measure_rows(0.1, 0.9).verdict == "not seen"
     assert measure_rows(1e-7, 0.1).verdict == "not seen"
-
-
-def test_an_untrained_model_gains_nothing_from_repeats():
-    model = AttentionOnlyTransformer(TOY, seed=0).requires_grad_(False)
-    assert repeat_gain(model, 8).mean().abs() < 0.05
-
-
-def test_far_context_is_worth_nothing_to_a_model_that_never_looks_there():
-    model, tokens = lively(), texts(6)
-    tokens[:, 0] = 0
-    model.W_V.zero_()
-    inputs, targets = tokens[:, :-1], tokens[:, 1:]
-    assert context_gain(model, inputs, targets, last=8).abs().max() < 1e-4
-    assert context_gain(lively(), inputs, targets, last=8).abs().max() > 1e-3
-    with pytest.raises(ValueError, match="below 79 positions, got last=40"):
-        context_gain(model, inputs, targets, last=40)
-
-
-@pytest.mark.parametrize(
-    ("one", "two", "far", "verdict"),
-    [
-        (0.5, 5.0, 0.0, "holds"),
-        (0.0, 5.0, 0.5, "holds"),
-        (2.0, 5.0, 0.5, "not seen"),  # not weak
-        (0.0, 5.0, 0.0, "weaker"),  # weak, and not shown to exist
-        (0.5, 0.0, 0.5, "not seen"),  # two layers do not either
-    ],
-)
-def test_learning_in_context_must_exist_and_be_weak(one, two, far, verdict):
-    noise = 0.1 * torch.randn(16, generator=torch.Generator().manual_seed(0))
-    noise = noise - noise.mean()
-    repeats = {"1 layer": one + noise, "2 layers": two + noise}
-    texts = {"1 layer": far + noise, "2 layers": 1 + noise}
-    assert measure_in_context(repeats, texts).verdict == verdict

@@ -4,13 +4,9 @@ import math
 
 import torch
 
-from pathsum.claims_terms import (
-    measure_blind_spot,
-    measure_layers,
-    measure_orders,
-    previous_token_head,
-)
+from pathsum.claims_terms import measure_blind_spot, measure_layers, measure_orders
 from pathsum.evaluate import token_losses
+from pathsum.induction import previous_token_head
 from pathsum.model import AttentionOnlyTransformer, Config
 
 TOY = Config(n_layers=2, n_heads=3, d_model=12, d_head=5, d_vocab=17, n_ctx=16)

@@ -1,31 +1,22 @@
-"""The claims of the Transformer Overview, measured on our models.
+"""The claims of the Transformer Overview: heads as sums and products of matrices.
 
 Each `measure_...` takes what it measures as arguments, so that a test can hand it something for
-which the claim is false; the registered functions call them with the shipped models.
+which the claim is false; the registered functions call them with trained models.
 """
 
 from copy import deepcopy
 
 import torch
 from einops import einsum, rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from pathsum import stream
-from pathsum.checkpoints import load_model
 from pathsum.claims import Measurement, claim
-from pathsum.dataset import heldout_sample
-from pathsum.demo import DEMO_TEXT
-from pathsum.heads import present_token_score
 from pathsum.model import AttentionOnlyTransformer, Config, cache
-from pathsum.tokenizer import load_tokenizer
+from pathsum.samples import demo_tokens
 
 PAGE = "transformer-overview"
-NULL_SD = 1.5  # sd of the eigenvalue score of a random W_OV, times d_head: 1.4 to 1.7 in simulation
-
-
-def demo_tokens() -> Int[Tensor, "1 pos"]:
-    return load_tokenizer().encode(DEMO_TEXT)[None]
 
 
 def worst(a: Tensor, b: Tensor) -> float:
@@ -177,90 +168,6 @@ def measure_rotation(
     )
 
 
-def measure_product(model: AttentionOnlyTransformer, tokens: Tensor) -> Measurement:
-    model = deepcopy(model).double()
-    values, c = cache(model, tokens), model.config
-    x = values["L0.resid"][0]
-    A1, A2 = values["L0.pattern"][0], values["L1.pattern"][0]
-    A = einsum(A2, A1, "h2 dest mid, h1 mid src -> h1 h2 dest src")
-    W1, W2 = model.W_V[0] @ model.W_O[0], model.W_V[1] @ model.W_O[1]
-    W = einsum(W1, W2, "h1 i j, h2 j k -> h1 h2 i k")
-    rows, ahead = float((A.sum(-1) - 1).abs().max()), float(A.triu(1).abs().max())
-    singular = torch.linalg.svdvals(W)
-    beyond = float((singular[..., c.d_head :] / singular[..., :1]).max())
-    through = einsum(A1, x, W1, "h1 dest src, src i, h1 i j -> h1 dest j")
-    twice = einsum(A2, through, W2, "h2 dest src, h1 src i, h2 i j -> h1 h2 dest j")
-    once = einsum(A, x, W, "h1 h2 dest src, src i, h1 h2 i j -> h1 h2 dest j")
-    off = worst(once, twice)
-    exact = max(rows, off) < 1e-5 and ahead == 0 and beyond < 1e-10
-    return Measurement(
-        rows,
-        "largest difference of a row sum from 1",
-        "exact" if exact else "not seen",
-        f"for all {c.n_heads**2} pairs: rows sum to 1 within {rows:.1e}, nothing ahead of the "
-        f"destination, singular values after the {c.d_head}th below {beyond:.1e} of the first, and "
-        f"the virtual head gives what the two give, within {off:.1e}",
-    )
-
-
-def measure_bandwidth(model: AttentionOnlyTransformer, seed: int = 0) -> Measurement:
-    c, generator = model.config, torch.Generator().manual_seed(seed)
-    embed, unembed, noise = (
-        stream.dimensions_for(shares)
-        for shares in (
-            stream.variance_shares(model.W_E),
-            stream.variance_shares(model.W_U.mT),
-            stream.noise_shares(c.d_vocab, c.d_model, generator),
-        )
-    )
-    of_E, of_U = stream.joint_components(model.W_E, model.W_U)
-    share = of_E / (of_E + of_U)
-    single = int(((share < 0.1) | (share > 0.9)).sum())
-    below = (embed < noise) + (unembed < noise)
-    return Measurement(
-        float(max(embed, unembed)),
-        "dimensions",
-        ("not seen", "weaker", "holds" if single else "weaker")[below],
-        f"90% of the variance takes {embed} of {c.d_model} dimensions for W_E, {unembed} for W_U, "
-        f"{noise} for noise; of the joint components {single} are used by one alone (below 10% or "
-        f"above 90% of W_E), W_E's shares run from {float(share.min()):.0%} to "
-        f"{float(share.max()):.0%}",
-    )
-
-
-def eigenvalue_score(model: AttentionOnlyTransformer) -> Float[Tensor, "n_layers n_heads"]:
-    """Sum of the eigenvalues of each W_OV over the sum of their sizes, -1 (deletes) to 1."""
-    small = model.W_O.detach().double() @ model.W_V.detach().double()  # non-zero ones are the same
-    values = torch.linalg.eigvals(small)
-    return values.sum(-1).real / values.abs().sum(-1)
-
-
-def attention_to_self(
-    model: AttentionOnlyTransformer, inputs: Int[Tensor, "batch pos"]
-) -> Float[Tensor, "n_layers n_heads"]:
-    """Mean attention of each head from a token to itself, on these sequences."""
-    values = cache(model, inputs)
-    layers = range(model.config.n_layers)
-    return torch.stack([present_token_score(values[f"L{i}.pattern"]).mean(0) for i in layers])
-
-
-def measure_memory(model: AttentionOnlyTransformer, inputs: Tensor) -> Measurement:
-    score, itself = eigenvalue_score(model), attention_to_self(model, inputs)
-    bar = -5 * NULL_SD / model.config.d_head
-    negative = score < bar
-    both = negative & (itself > 0.3)
-    layer, head = divmod(int(score.argmin()), model.config.n_heads)
-    return Measurement(
-        float(both.sum()),
-        "heads",
-        "holds" if both.any() else "weaker" if negative.any() else "not seen",
-        f"{int(negative.sum())} of {score.numel()} heads have a score below {bar:.2f}, and "
-        f"{int(both.sum())} of these give more than 0.3 of their attention to the present token; "
-        f"most negative is L{layer}H{head} with {float(score[layer, head]):.2f}, attention to itself "
-        f"{float(itself[layer, head]):.2f}",
-    )
-
-
 @claim(
     id="A1",
     section="Attention Heads are Independent and Additive",
@@ -270,8 +177,8 @@ def measure_memory(model: AttentionOnlyTransformer, inputs: Tensor) -> Measureme
     criterion="largest difference < 1e-5 in float32, < 1e-12 in float64",
     page=PAGE,
 )
-def concatenation() -> Measurement:
-    return measure_concatenation(load_model("attn-only-2l"), demo_tokens())
+def concatenation(two: AttentionOnlyTransformer) -> Measurement:
+    return measure_concatenation(two, demo_tokens())
 
 
 @claim(
@@ -295,8 +202,8 @@ def readings() -> Measurement:
     criterion="largest difference < 1e-5",
     page=PAGE,
 )
-def two_matrices() -> Measurement:
-    return measure_two_matrices(load_model("attn-only-2l"), demo_tokens())
+def two_matrices(two: AttentionOnlyTransformer) -> Measurement:
+    return measure_two_matrices(two, demo_tokens())
 
 
 @claim(
@@ -307,9 +214,8 @@ def two_matrices() -> Measurement:
     criterion="logits change < 1e-4 while queries, keys and values change",
     page=PAGE,
 )
-def superficial() -> Measurement:
-    model = load_model("attn-only-2l")
-    return measure_superficial(model, reparametrised(model), demo_tokens())
+def superficial(two: AttentionOnlyTransformer) -> Measurement:
+    return measure_superficial(two, reparametrised(two), demo_tokens())
 
 
 @claim(
@@ -322,45 +228,5 @@ def superficial() -> Measurement:
     "folded and the rotation keeps the mean",
     page=PAGE,
 )
-def rotation() -> Measurement:
-    return measure_rotation(load_model("attn-only-2l"), demo_tokens(), random_layer_norm_model())
-
-
-@claim(
-    id="A11",
-    section="Attention Heads as Information Movement",
-    statement="The product of two heads is a head again, with pattern A² A¹ and matrix W_OV¹ W_OV².",
-    paper="identity",
-    criterion="rows of the product sum to 1, causal, rank at most d_head",
-    page=PAGE,
-)
-def product() -> Measurement:
-    return measure_product(load_model("attn-only-2l"), demo_tokens())
-
-
-@claim(
-    id="O11",
-    section="Subspaces and Residual Stream Bandwidth (footnote)",
-    statement="Embedding and unembedding use few dimensions much; some dimensions are shared by "
-    "both, some used by one alone.",
-    paper="qualitative",
-    criterion="dimensions for 90% of the variance below the Marchenko-Pastur expectation for both, "
-    "and components used by one alone",
-    page=PAGE,
-)
-def bandwidth() -> Measurement:
-    return measure_bandwidth(load_model("attn-only-2l"))
-
-
-@claim(
-    id="O12",
-    section="Subspaces and Residual Stream Bandwidth",
-    statement="Some heads seem to clear memory: eigenvalues of W_OV far below 0, attention mostly "
-    "to the present token.",
-    paper="hints",
-    criterion="no bar in the paper; we say holds if one head is 5 sd below a random W_OV and gives "
-    "more than 0.3 of its attention to the present token, weaker if only the first",
-    page=PAGE,
-)
-def memory() -> Measurement:
-    return measure_memory(load_model("attn-only-2l"), heldout_sample()[0][:16])
+def rotation(two: AttentionOnlyTransformer) -> Measurement:
+    return measure_rotation(two, demo_tokens(), random_layer_norm_model())

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from pathsum.bigrams import BigramCounts, shipped_counts
 from pathsum.bugs import Closure, Trigram, find_closures, followed, trigrams_at_work
-from pathsum.checkpoints import load_model
 from pathsum.claims import Measurement, claim
-from pathsum.claims_terms import spread_sample
 from pathsum.lifts import Evidence, gather_evidence, removal_table
 from pathsum.model import AttentionOnlyTransformer
+from pathsum.samples import spread_sample
+from pathsum.seeds import checkpoint
 from pathsum.skip_trigrams import split_token_scores, split_tokens
 from pathsum.tokenizer import Tokenizer, load_tokenizer
 
@@ -29,17 +29,27 @@ def common_tokens(counts: BigramCounts, at_least: int = COMMON) -> Bool[Tensor, 
     return common
 
 
-@lru_cache
+@lru_cache(maxsize=4)
+def evidence_of(one: AttentionOnlyTransformer) -> Evidence:
+    """Tables and lifts of a one-layer model on 96 blocks of held-out text; kept once made."""
+    return gather_evidence(one, spread_sample(96)[0], common_tokens(shipped_counts()))
+
+
 def shipped_evidence() -> Evidence:
-    """Tables and lifts of the shipped one-layer model on 96 blocks of held-out text; kept once made."""
-    return gather_evidence(load_model(MODEL), spread_sample(96)[0], common_tokens(shipped_counts()))
+    """`evidence_of` the shipped one-layer model."""
+    return evidence_of(checkpoint(MODEL).model)
 
 
-@lru_cache
+@lru_cache(maxsize=4)
+def trigrams_of(one: AttentionOnlyTransformer) -> list[dict[Trigram, tuple[int, float]]]:
+    """For each head of a one-layer model its trigrams at work on 64 held-out blocks; kept once made."""
+    sample = spread_sample(64)
+    return [trigrams_at_work(one, (0, h), *sample) for h in range(one.config.n_heads)]
+
+
 def shipped_trigrams() -> list[dict[Trigram, tuple[int, float]]]:
-    """For each head of the shipped one-layer model its trigrams at work on 64 held-out blocks."""
-    model, sample = load_model(MODEL), spread_sample(64)
-    return [trigrams_at_work(model, (0, h), *sample) for h in range(model.config.n_heads)]
+    """`trigrams_of` the shipped one-layer model."""
+    return trigrams_of(checkpoint(MODEL).model)
 
 
 def measure_pairs(evidence: Evidence, n_heads: int) -> Measurement:
@@ -140,8 +150,8 @@ def measure_split(
     "whose lift on held-out text is above the 95th percentile of matched random pairs",
     page=PAGE,
 )
-def pairs() -> Measurement:
-    return measure_pairs(shipped_evidence(), load_model(MODEL).config.n_heads)
+def pairs(one: AttentionOnlyTransformer) -> Measurement:
+    return measure_pairs(evidence_of(one), one.config.n_heads)
 
 
 @claim(
@@ -153,10 +163,10 @@ def pairs() -> Measurement:
     "logs of the 2 x 2 contributions are additive (within 0.0001)",
     page=PAGE,
 )
-def bugs() -> Measurement:
+def bugs(one: AttentionOnlyTransformer) -> Measurement:
     sample = spread_sample(64)
     seen = followed(shipped_counts())
-    return measure_bugs(load_model(MODEL), sample[0], shipped_trigrams(), seen)
+    return measure_bugs(one, sample[0], trigrams_of(one), seen)
 
 
 @claim(
@@ -168,5 +178,5 @@ def bugs() -> Measurement:
     "seen 1,000 times or more",
     page=PAGE,
 )
-def split() -> Measurement:
-    return measure_split(load_model(MODEL), load_tokenizer(), shipped_counts())
+def split(one: AttentionOnlyTransformer) -> Measurement:
+    return measure_split(one, load_tokenizer(), shipped_counts())

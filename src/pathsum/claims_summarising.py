@@ -1,7 +1,7 @@
 """The claims about copying in one-layer models: eigenvalues, their null, and other measures.
 
 Each `measure_...` takes what it measures as arguments, so that a test can hand it something for
-which the claim is false; the registered functions call them with the shipped models.
+which the claim is false; the registered functions call them with trained models.
 """
 
 from dataclasses import replace
@@ -11,82 +11,22 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.bigrams import shipped_counts
-from pathsum.checkpoints import load_model
-from pathsum.circuits import (
-    copying_eigenvalues,
-    diagonal_ranks,
-    full_ov_circuits,
-    positivity,
-    positivity_null,
-)
+from pathsum.circuits import full_ov_circuits
 from pathsum.claims import Measurement, claim
 from pathsum.claims_zero import frequent_tokens
-from pathsum.composition import ov_circuits
+from pathsum.copying import (
+    copying_measures,
+    initial_scores,
+    null_of,
+    positivity_of,
+    rank_correlation,
+)
 from pathsum.factored import FactoredMatrix
-from pathsum.model import AttentionOnlyTransformer, Config
-from pathsum.paths import patterns_of
+from pathsum.model import AttentionOnlyTransformer
+from pathsum.seeds import checkpoint
 
 PAGE = "summarising"
 COUNTER_EXAMPLE = ((-1.0, 3.0), (-2.0, 4.0))  # eigenvalues 1 and 2, diagonal -1 and 4
-
-
-def positivity_of(model: AttentionOnlyTransformer) -> Float[Tensor, "n_layers n_heads"]:
-    """Sum of the eigenvalues over the sum of their sizes of every head's full OV circuit."""
-    layers = range(model.config.n_layers)
-    return torch.stack([positivity(copying_eigenvalues(model, layer)) for layer in layers])
-
-
-def null_of(config: Config, seed: int = 0) -> tuple[float, float]:
-    """Mean and standard deviation of the score for random heads of the model's sizes."""
-    return positivity_null(config.d_model, config.d_head, torch.Generator().manual_seed(seed))
-
-
-def copying_measures(
-    model: AttentionOnlyTransformer, layer: int = 0, top: int = 5
-) -> dict[str, Float[Tensor, " n_heads"]]:
-    """Four measures of how much each head copies; all grow with copying.
-
-    "eigenvalues": the score of `positivity`. "trace": the trace in standard deviations of its null,
-    what a head reads and writes being turned at random; the sd is ||W_OV|| ||W_U W_E|| / d_model.
-    "rank": the share of output tokens that a source token raises less than itself, in the middle
-    case. "top 5": the share of source tokens that are among the `top` tokens they raise most.
-    """
-    circuit, ov = full_ov_circuits(model, layer), ov_circuits(model)[layer]
-    ranks = diagonal_ranks(circuit)
-    scale = FactoredMatrix(model.W_U.detach(), model.W_E.detach()).norm() / model.config.d_model
-    return {
-        "eigenvalues": positivity(copying_eigenvalues(model, layer)).double(),
-        "trace": circuit.trace() / (ov.norm() * scale),
-        "rank": 1 - ranks.median(-1).values.double() / (model.config.d_vocab - 1),
-        f"top {top}": (ranks < top).double().mean(-1),
-    }
-
-
-def rank_correlation(x: Float[Tensor, " n"], y: Float[Tensor, " n"]) -> float:
-    """Spearman's correlation: Pearson's of the ranks, equal values sharing their mean rank."""
-
-    def ranks(values: Tensor) -> Tensor:
-        below = (values[None, :] < values[:, None]).double().sum(1)
-        return below + (values[None, :] == values[:, None]).double().sum(1) / 2
-
-    return float(torch.corrcoef(torch.stack([ranks(x), ranks(y)]))[0, 1])
-
-
-def copied_logits(
-    model: AttentionOnlyTransformer, tokens: Int[Tensor, "batch pos"]
-) -> Float[Tensor, "batch pos d_vocab"]:
-    """What the heads of a one-layer model add to the logits through the diagonals of their OV tables.
-
-    Each source token raises itself, by its entry of the diagonal times the attention it gets, and
-    nothing else. ValueError unless the model has one layer.
-    """
-    if model.config.n_layers != 1:
-        raise ValueError(f"diagonals are the whole story of one layer, got {model.config.n_layers}")
-    pattern = patterns_of(model, tokens)[0]  # (batch, head, dest, src)
-    own = full_ov_circuits(model, 0).diagonal()[:, tokens].movedim(0, 1)  # (batch, head, src)
-    raised = (pattern * own[:, :, None]).sum(1)
-    logits = torch.zeros(*tokens.shape, model.config.d_vocab)
-    return logits.scatter_add(2, tokens[:, None].expand_as(raised), raised)
 
 
 def measure_low_rank(circuit: FactoredMatrix, d_head: int) -> Measurement:
@@ -190,12 +130,6 @@ def measure_counter_example(
     )
 
 
-def initial_scores(config: Config, seeds: int = 8) -> Float[Tensor, "seeds n_heads"]:
-    """The eigenvalue scores of untrained models, one row per seed."""
-    models = (AttentionOnlyTransformer(config, seed) for seed in range(seeds))
-    return torch.stack([positivity_of(model).flatten() for model in models])
-
-
 @claim(
     id="A10",
     section="Technical Details (low-rank matrices)",
@@ -204,12 +138,11 @@ def initial_scores(config: Config, seeds: int = 8) -> Float[Tensor, "seeds n_hea
     criterion="on a 500-token table, non-zero eigenvalues agree to 1e-6 and the rank is d_head",
     page=PAGE,
 )
-def low_rank() -> Measurement:
-    model = load_model("attn-only-1l")
+def low_rank(one: AttentionOnlyTransformer) -> Measurement:
     tokens = frequent_tokens(shipped_counts(), 500)
-    circuit = full_ov_circuits(model, 0)
+    circuit = full_ov_circuits(one, 0)
     few = FactoredMatrix(circuit.A[:, tokens], circuit.B[..., tokens])
-    return measure_low_rank(few, model.config.d_head)
+    return measure_low_rank(few, one.config.d_head)
 
 
 @claim(
@@ -221,9 +154,8 @@ def low_rank() -> Measurement:
     criterion="more than half of the heads above 0.5 and more than 5 sd of a random head",
     page=PAGE,
 )
-def copying() -> Measurement:
-    model = load_model("attn-only-1l")
-    return measure_copying(positivity_of(model)[0], null_of(model.config))
+def copying(one: AttentionOnlyTransformer) -> Measurement:
+    return measure_copying(positivity_of(one)[0], null_of(one.config))
 
 
 @claim(
@@ -236,7 +168,7 @@ def copying() -> Measurement:
     page=PAGE,
 )
 def initial() -> Measurement:
-    config = load_model("attn-only-1l").config
+    config = checkpoint("attn-only-1l").config
     return measure_initial(initial_scores(config), null_of(config))
 
 
@@ -248,8 +180,8 @@ def initial() -> Measurement:
     criterion="rank correlation over heads above 0.7 for each measure",
     page=PAGE,
 )
-def agreement() -> Measurement:
-    return measure_agreement(copying_measures(load_model("attn-only-1l")))
+def agreement(one: AttentionOnlyTransformer) -> Measurement:
+    return measure_agreement(copying_measures(one))
 
 
 @claim(
@@ -261,9 +193,8 @@ def agreement() -> Measurement:
     criterion="an example, exactly; the share of such tokens in the most positive head is reported",
     page=PAGE,
 )
-def counter_example() -> Measurement:
-    model = load_model("attn-only-1l")
-    head = int(positivity_of(model)[0].argmax())
-    diagonal = full_ov_circuits(model, 0)[head].diagonal()
+def counter_example(one: AttentionOnlyTransformer) -> Measurement:
+    head = int(positivity_of(one)[0].argmax())
+    diagonal = full_ov_circuits(one, 0)[head].diagonal()
     frequent = frequent_tokens(shipped_counts())
     return measure_counter_example(torch.tensor(COUNTER_EXAMPLE), diagonal, frequent, f"L0H{head}")

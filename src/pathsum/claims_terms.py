@@ -4,24 +4,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.checkpoints import load_model
 from pathsum.claims import Measurement, claim
-from pathsum.dataset import heldout_sample
 from pathsum.evaluate import token_losses
-from pathsum.heads import previous_token_score, repeated_tokens
+from pathsum.heads import repeated_tokens
+from pathsum.induction import previous_token_head
 from pathsum.model import AttentionOnlyTransformer
 from pathsum.patching import ablated_losses
-from pathsum.paths import patterns_of
+from pathsum.samples import spread_sample
 from pathsum.term_losses import layer_table, loss_by_order
 
 PAGE = "term-importance"
-
-
-def spread_sample(blocks: int) -> tuple[Int[Tensor, "batch pos"], Int[Tensor, "batch pos"]]:
-    """This many blocks of the shipped held-out text, evenly spread over it."""
-    inputs, targets = heldout_sample()
-    picks = torch.linspace(0, len(inputs) - 1, blocks).long()
-    return inputs[picks], targets[picks]
 
 
 def measure_orders(
@@ -57,13 +49,6 @@ def measure_layers(table: Float[Tensor, "n_layers 2"]) -> Measurement:
     )
 
 
-def previous_token_head(
-    model: AttentionOnlyTransformer, tokens: Int[Tensor, "batch pos"]
-) -> tuple[int, int]:
-    """The first-layer head with the highest previous-token score."""
-    return 0, int(previous_token_score(patterns_of(model, tokens)[0]).mean(0).argmax())
-
-
 def measure_blind_spot(model: AttentionOnlyTransformer, sequences: int = 16) -> Measurement:
     c = model.config
     period = (c.n_ctx - 1) // 2
@@ -94,8 +79,8 @@ def measure_blind_spot(model: AttentionOnlyTransformer, sequences: int = 16) -> 
     criterion="order 2 below 15% of order 1, order 1 the largest; the orders sum to the model's loss",
     page=PAGE,
 )
-def orders() -> Measurement:
-    return measure_orders(load_model("attn-only-2l"), *spread_sample(64))
+def orders(two: AttentionOnlyTransformer) -> Measurement:
+    return measure_orders(two, *spread_sample(64))
 
 
 @claim(
@@ -106,8 +91,8 @@ def orders() -> Measurement:
     criterion="marginal reduction of the second layer above 5 times that of the first",
     page=PAGE,
 )
-def layers() -> Measurement:
-    return measure_layers(layer_table(load_model("attn-only-2l"), *spread_sample(64)))
+def layers(two: AttentionOnlyTransformer) -> Measurement:
+    return measure_layers(layer_table(two, *spread_sample(64)))
 
 
 @claim(
@@ -119,5 +104,5 @@ def layers() -> Measurement:
     "less than a tenth of that when patterns are frozen",
     page=PAGE,
 )
-def blind_spot() -> Measurement:
-    return measure_blind_spot(load_model("attn-only-2l"))
+def blind_spot(two: AttentionOnlyTransformer) -> Measurement:
+    return measure_blind_spot(two)

@@ -9,7 +9,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.bigrams import BigramCounts, KneserNey, count_bigrams, shipped_counts
-from pathsum.checkpoints import load_model
 from pathsum.claims import Measurement, claim
 from pathsum.dataset import heldout_sample
 from pathsum.direct_path import (
@@ -141,11 +140,11 @@ def measure_residual(
     "correlation of log-probabilities above 0.95 on frequent rows; the gap grows as the rank falls",
     page=PAGE,
 )
-def bigram() -> Measurement:
+def bigram(zero: AttentionOnlyTransformer) -> Measurement:
     inputs, targets = heldout_sample()
     counts = shipped_counts()
     heldout = count_bigrams(inputs.flatten(), targets.flatten(), counts.d_vocab)
-    return measure_bigram(load_model("attn-only-0l"), counts, heldout)
+    return measure_bigram(zero, counts, heldout)
 
 
 @claim(
@@ -159,8 +158,8 @@ def bigram() -> Measurement:
     "(between -0.2 and 0.2)",
     page=PAGE,
 )
-def inverse() -> Measurement:
-    return measure_inverse(load_model("attn-only-0l"), shipped_counts())
+def inverse(zero: AttentionOnlyTransformer) -> Measurement:
+    return measure_inverse(zero, shipped_counts())
 
 
 @claim(
@@ -173,6 +172,8 @@ def inverse() -> Measurement:
     "0.1 nat and 10 standard errors, even at its best scale), for 1 and 2 layers",
     page=PAGE,
 )
-def residual() -> Measurement:
-    deeper = {"1 layer": load_model("attn-only-1l"), "2 layers": load_model("attn-only-2l")}
-    return measure_residual(load_model("attn-only-0l"), deeper, *heldout_sample())
+def residual(
+    two: AttentionOnlyTransformer, one: AttentionOnlyTransformer, zero: AttentionOnlyTransformer
+) -> Measurement:
+    deeper = {"1 layer": one, "2 layers": two}
+    return measure_residual(zero, deeper, *heldout_sample())
