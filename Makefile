@@ -7,10 +7,13 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
-.PHONY: book serve test notebooks environment lab clean
+.PHONY: book student-book serve test notebooks editions environment lab clean
 
 book: $(READY)
 	$(RUN) tools/book.py
+
+student-book: $(READY)
+	$(RUN) tools/student_book.py
 
 serve: $(READY)
 	@test -f _build/html/index.html || { echo "There is no book yet: run \`make book\` first."; exit 1; }
@@ -25,6 +28,9 @@ notebooks: $(READY)
 
 lab: $(READY)
 	$(VENV)/bin/jupyter lab notebooks
+
+editions: $(READY)
+	$(RUN) -m pathsum.editions
 
 environment: $(READY)
 	$(RUN) tools/environment.py

@@ -168,8 +168,8 @@ def measured(chapter: str, timings: dict[str, Any]) -> str:
     seconds, memory = timings[chapter]["seconds"], timings[chapter]["peak_mb"]
     time = f"{max(10, round(seconds, -1)):.0f} seconds" if seconds < 95 else f"{seconds / 60:.1f} minutes"
     return (
-        f"*Running all of this notebook takes about {time} and {memory / 1000:.1f} GB of memory, as "
-        "measured on two CPU cores with the package installed. No GPU is needed.*"
+        f"*With the package installed, all of this notebook takes about {time} of one CPU core and "
+        f"{memory / 1000:.1f} GB of memory, as measured. No GPU is needed.*"
     )
 
 

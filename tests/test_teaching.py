@@ -1,0 +1,68 @@
+"""The teacher's guide: its tables are those of the chapters, and nothing in it points nowhere."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pathsum.courses import exercises
+from pathsum.editions import teaching
+from pathsum.notebooks import TIMINGS, measured, read_book
+from pathsum.teaching import GUIDE, GuideError, guide
+
+
+@pytest.fixture(scope="module")
+def chapters(root: Path):
+    return read_book(root)[0]
+
+
+def test_the_guide_is_the_one_that_the_command_writes(root: Path):
+    assert guide(root) == (root / GUIDE).read_text(encoding="utf-8"), "run `python -m pathsum.teaching`"
+
+
+def test_forty_misconceptions_are_met_and_every_check_has_a_note(root: Path, chapters):
+    notes = teaching(root)
+    assert len(notes["misconceptions"]) == 40
+    for error in notes["misconceptions"]:
+        assert error["belief"] and error["truth"] and error["ask"].endswith((".", "?"))
+    checks = {e.check for c in chapters for e in exercises(c)}
+    assert checks <= notes["notes"].keys()
+
+
+def test_the_guide_lists_every_exercise_and_chapter(root: Path, chapters):
+    text = (root / GUIDE).read_text(encoding="utf-8")
+    for chapter in chapters:
+        if chapter.number:
+            assert f"| [{chapter.title()}]({chapter.name}.md) |" in text, f"no goal for {chapter.name}"
+        for exercise in exercises(chapter):
+            assert f"| [{exercise.number}]({chapter.name}.md) | {exercise.title} |" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda n: n["misconceptions"][0].update(exercises=["nothing"]), "exercise 'nothing'"),
+        (lambda n: n["misconceptions"][0].update(pages=["nowhere"]), "page 'nowhere'"),
+        (lambda n: n["notes"].pop("k_composition"), "no note for ['k_composition']"),
+        (lambda n: n["questions"].clear(), "no rubric for the question"),
+    ],
+)
+def test_a_note_that_fits_nothing_is_refused(change, words: str, root: Path, tmp_path: Path):
+    for name in ("_toc.yml", "_config.yml", "book"):
+        copy = shutil.copytree if (root / name).is_dir() else shutil.copyfile
+        copy(root / name, tmp_path / name)
+    notes = yaml.safe_load((tmp_path / "book/teaching.yml").read_text(encoding="utf-8"))
+    change(notes)
+    (tmp_path / "book/teaching.yml").write_text(yaml.safe_dump(notes), encoding="utf-8")
+    with pytest.raises(GuideError) as caught:
+        guide(tmp_path)
+    assert words in str(caught.value)
+
+
+def test_the_course_printed_in_the_guide_is_the_example(root: Path):
+    printed = re.search(r"```yaml\n(.*?)```", (root / GUIDE).read_text(encoding="utf-8"), re.DOTALL)[1]
+    example = (root / "book/courses/one-week.yml").read_text(encoding="utf-8")
+    assert yaml.safe_load(printed) == yaml.safe_load(example)
