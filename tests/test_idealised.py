@@ -127,7 +127,7 @@ def test_bad_input_is_refused(toy):
         exact_induction_pattern(tokens, context=1, least=2)
     with pytest.raises(ValueError, match="at least 1 position"):
         exact_previous_pattern(0)
-    with pytest.raises(IndexError, match=r"no head \(2, 0\)"):
+    with pytest.raises(IndexError, match=r"got \(2, 0\)"):
         substituted_losses(toy, tokens, tokens, previous=[(2, 0)])
     with pytest.raises(ValueError, match="letters of Q, K and V"):
         uncomposed_hook(toy, "QX")

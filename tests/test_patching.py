@@ -82,7 +82,7 @@ def test_losses_are_those_of_the_ablated_model_over_several_batches():
 
 @pytest.mark.parametrize("head", [(2, 0), (0, 3), (-1, 0)])
 def test_a_head_that_does_not_exist_is_refused(head):
-    with pytest.raises(IndexError, match=r"layers are 0\.\.1, heads 0\.\.2"):
+    with pytest.raises(IndexError, match=r"layer in 0\.\.1 and head in 0\.\.2"):
         ablated_losses(toy(), tokens(), tokens(), [head])
 
 

@@ -8,7 +8,9 @@ from pathsum import heads
 from pathsum.composition import ov_circuits, qk_circuits
 from pathsum.factored import CHUNK, FactoredMatrix
 from pathsum.heads import positivity
-from pathsum.model import AttentionOnlyTransformer
+from pathsum.model import AttentionOnlyTransformer, check_numbers
+
+Head = tuple[int, int]  # (layer, head)
 
 
 def full_ov_circuits(model: AttentionOnlyTransformer, layer: int) -> FactoredMatrix:
@@ -57,6 +59,7 @@ def positional_scores(
         raise ValueError(f"max_offset must lie in 0..{n_ctx - 1}, got {max_offset}")
     q, k = model.W_pos @ model.W_Q[layer].detach(), model.W_pos @ model.W_K[layer].detach()
     scores = q @ k.mT / model.config.d_head**0.5
+    check_numbers(scores, "the scores")
     offsets = range(max_offset + 1)
     return torch.stack([scores.diagonal(-o, dim1=-2, dim2=-1).mean(-1) for o in offsets], dim=-1)
 
@@ -97,6 +100,10 @@ def positivity_null(
     The small matrix W_O @ M @ W_V with independent Gaussian factors is drawn `draws` times; the mean
     is 0 by symmetry and the sd about 1.5 / d_head. What a head scores is judged in these units.
     """
+    if min(d_model, d_head) < 1 or draws < 2:
+        raise ValueError(
+            f"sizes must be at least 1 and draws at least 2, got {d_model}, {d_head} and {draws}"
+        )
     scores = []
     for _ in range(draws):
         W_O = torch.randn(d_head, d_model, generator=generator, dtype=torch.float64)
@@ -115,6 +122,8 @@ def diagonal_ranks(
     `circuit` is a batch of square matrices, as from `full_ov_circuits`; rows are scanned in chunks,
     by default of so many that they have about factored.CHUNK entries in all heads together.
     """
+    if circuit.shape[-1] != circuit.shape[-2]:
+        raise ValueError(f"only a square circuit has a diagonal of tokens, got {circuit.shape}")
     ranks, n_heads = [], max(1, circuit.A[..., 0, 0].numel())
     chunk = max(1, CHUNK // (n_heads * circuit.shape[-1])) if chunk is None else chunk
     for index in torch.arange(circuit.shape[-2]).split(chunk):
@@ -132,3 +141,16 @@ def check_layer(model: AttentionOnlyTransformer, layer: int) -> None:
             if model.config.n_layers
             else f"the model has no attention layers, got layer {layer}"
         )
+
+
+def check_head(model: AttentionOnlyTransformer, head: Head) -> Head:
+    """The head itself; IndexError, saying what there is, if the model has no such head."""
+    layers, heads = model.config.n_layers, model.config.n_heads
+    if not layers:
+        raise IndexError(f"the model has no attention layers, so no head {head}")
+    if not (0 <= head[0] < layers and 0 <= head[1] < heads):
+        raise IndexError(
+            f"a head is (layer, head) with layer in 0..{layers - 1} and head in 0..{heads - 1}, "
+            f"got {head}: L0H7 is (0, 7)"
+        )
+    return head

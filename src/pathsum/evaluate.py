@@ -11,7 +11,7 @@ from pathsum.heads import (
     repeated_tokens,
 )
 from pathsum.loss import cross_entropy_rows
-from pathsum.model import AttentionOnlyTransformer, Hook
+from pathsum.model import AttentionOnlyTransformer, Hook, check_numbers
 
 BATCH = 16  # sequences at a time
 
@@ -25,9 +25,22 @@ def token_losses(
 ) -> Float[Tensor, "batch pos"]:
     """Each token's loss in nats, on the CPU; the model keeps its device and no logits are kept.
 
-    Runs BATCH sequences at a time, each time with the `hook`, if there is one.
+    Runs BATCH sequences at a time, each time with the `hook`, if there is one. ValueError unless
+    inputs and targets are of one shape and hold ids the model has, and if a loss is NaN.
     """
     device, parts = model.W_E.device, []
+    if inputs.shape != targets.shape:
+        raise ValueError(
+            f"every input needs one target, got {tuple(inputs.shape)} and {tuple(targets.shape)}"
+        )
+    for what, values in ("inputs", inputs), ("targets", targets), ("W_E", model.W_E):
+        if values.device.type == "meta":
+            check_numbers(values, what)
+    if not 0 <= int(targets.min()) <= int(targets.max()) < model.config.d_vocab:
+        raise ValueError(
+            f"targets must lie in 0..{model.config.d_vocab - 1}, got {int(targets.min())}.."
+            f"{int(targets.max())}: was the text encoded with this model's tokenizer?"
+        )
     for x, y in zip(inputs.split(BATCH), targets.split(BATCH)):
         resid = model.final_residual(x.to(device), hook)
         parts.append(
@@ -35,7 +48,9 @@ def token_losses(
             .reshape(x.shape)
             .cpu()
         )
-    return torch.cat(parts)
+    losses = torch.cat(parts)
+    check_numbers(losses, "the losses")
+    return losses
 
 
 def in_context_score(losses: Float[Tensor, "batch pos"]) -> float:
@@ -48,6 +63,7 @@ def in_context_score(losses: Float[Tensor, "batch pos"]) -> float:
     eighth = losses.shape[1] // 8
     if eighth < 1:
         raise ValueError(f"needs at least 8 positions, got {losses.shape[1]}")
+    check_numbers(losses, "losses")
     return float(losses[:, -eighth:].mean() - losses[:, eighth : 2 * eighth].mean())
 
 

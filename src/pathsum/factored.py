@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float, Inexact, Int
 from torch import Tensor
 
+from pathsum.model import check_numbers
+
 CHUNK = 2**24  # entries of the product held at a time when it is scanned (64 MB of fp32)
 
 
@@ -33,6 +35,11 @@ class FactoredMatrix:
         if not (self.A.is_floating_point() and self.B.is_floating_point()):
             raise ValueError(
                 f"factors must be floating point, got {self.A.dtype} and {self.B.dtype}"
+            )
+        if self.A.device != self.B.device or self.A.device.type == "meta":
+            raise ValueError(
+                "factors must lie on one device that holds numbers, got "
+                f"{str(self.A.device)!r} and {str(self.B.device)!r}: move one with .to(...)"
             )
         if any(part.sum().isnan() and part.isnan().any() for part in (self.A, self.B)):
             raise ValueError("a factor holds NaN: were the weights loaded and trained properly?")
@@ -116,10 +123,12 @@ class FactoredMatrix:
         """The `rank` eigenvalues of the small product B @ A, complex128, largest first.
 
         AB and BA share their non-zero eigenvalues; the product has min(rows, rank) of them and
-        zeros otherwise. ValueError unless square.
+        zeros otherwise. ValueError unless square and finite.
         """
         self._need_square()
-        values = torch.linalg.eigvals(contract(self.B, self.A).cpu())
+        small = contract(self.B, self.A)
+        check_numbers(small, "the product B @ A")  # LAPACK does not come back from infinity
+        values = torch.linalg.eigvals(small.cpu())
         order = values.abs().argsort(dim=-1, descending=True)
         return values.gather(-1, order)
 

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.model import AttentionOnlyTransformer
+from pathsum.model import AttentionOnlyTransformer, check_numbers
 
 
 def repeated_tokens(
@@ -83,6 +83,11 @@ def value_weighted(
 
     Source: Elhage et al. 2021, Analyzing a Two-Layer Model; Kobayashi et al. 2020.
     """
+    if pattern.shape[:2] != v.shape[:2] or pattern.shape[-1] != v.shape[2]:
+        raise ValueError(
+            "pattern (batch, head, dest, src) and v (batch, head, src, d_head) must be of one run, got "
+            f"{tuple(pattern.shape)} and {tuple(v.shape)}"
+        )
     return pattern * v.norm(dim=-1)[:, :, None, :]
 
 
@@ -98,6 +103,7 @@ def copying_eigenvalues(
     with torch.no_grad():
         round_trip = model.W_U.double() @ model.W_E.double()
         small = model.W_O[layers].double() @ round_trip @ model.W_V[layers].double()
+        check_numbers(small, "W_O W_U W_E W_V")  # LAPACK does not come back from NaN
         return torch.linalg.eigvals(small.cpu())
 
 
@@ -106,6 +112,7 @@ def positivity(eigenvalues: Tensor) -> Float[Tensor, "*batch"]:
 
     Source: Elhage et al. 2021, Summarizing OV/QK Matrices; Olsson et al. 2022.
     """
+    check_numbers(eigenvalues, "eigenvalues")
     return eigenvalues.sum(-1).real / eigenvalues.abs().sum(-1)
 
 
@@ -146,7 +153,9 @@ def raised_share(
         for _ in range(samples):
             tokens = 1 + torch.randperm(c.d_vocab - 1, generator=generator)[:length]
             read = model.W_E[tokens].double() @ model.W_V.double() @ model.W_O.double()
-            logits = (read @ model.W_U[:, tokens].double()).cpu()  # (layer, head, source, output)
+            logits = read @ model.W_U[:, tokens].double()  # (layer, head, source, output)
+            check_numbers(logits, "what heads add to the logits")
+            logits = logits.cpu()
             rise = (logits - logits.mean(-1, keepdim=True)).relu()
             own = own + rise.diagonal(dim1=-2, dim2=-1).sum(-1)
             total = total + rise.sum((-1, -2))
@@ -159,6 +168,7 @@ def _need(pattern: Tensor, length: int) -> None:
             f"pattern must be (..., pos, pos) with at least {length} positions, "
             f"got {tuple(pattern.shape)}"
         )
+    check_numbers(pattern, "pattern")
 
 
 def _earlier_copies(pattern: Tensor, period: int, shift: int) -> Tensor:

@@ -7,6 +7,7 @@ from einops import einsum
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.circuits import check_head
 from pathsum.evaluate import BATCH, token_losses
 from pathsum.model import AttentionOnlyTransformer, Hook
 
@@ -38,6 +39,8 @@ def exact_induction_pattern(
             f"context and least count the present token: 1 <= least <= context, got {least}, {context}"
         )
     n = tokens.shape[1]
+    if n < 1:
+        raise ValueError("a pattern needs at least 1 position, got tokens of length 0")
     same = tokens[:, :, None] == tokens[:, None, :]  # (batch, dest, copy of dest)
     run, agreement = same, same.int()
     for back in range(1, context):
@@ -70,12 +73,9 @@ def substituted_losses(
     `context` and `least`. Everything else, what these heads move included, is the model's. IndexError for a
     head that the model lacks.
     """
-    previous, induction, c = list(previous), list(induction), model.config
-    for layer, head in previous + induction:
-        if not (0 <= layer < c.n_layers and 0 <= head < c.n_heads):
-            raise IndexError(
-                f"there is no head {(layer, head)}: layers are 0..{c.n_layers - 1}, heads 0..{c.n_heads - 1}"
-            )
+    previous, induction = list(previous), list(induction)
+    for head in previous + induction:
+        check_head(model, head)
     parts = []
     for x, y in zip(inputs.split(BATCH), targets.split(BATCH)):
         before, after = (
@@ -101,7 +101,7 @@ def recovered(full: float, ablated: float, substituted: float) -> float:
 
     ValueError unless ablating costs something.
     """
-    if ablated <= full:
+    if not ablated > full:
         raise ValueError(f"ablating must cost something, got losses {full} and then {ablated}")
     return (ablated - substituted) / (ablated - full)
 

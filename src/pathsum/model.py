@@ -112,6 +112,11 @@ class AttentionOnlyTransformer(nn.Module):
     ) -> Float[Tensor, "batch pos d_model"]:
         """What W_U reads: the residual stream after the last layer (and the last LayerNorm)."""
         check_tokens(tokens, self.config)
+        if tokens.device != self.W_E.device or tokens.device.type == "meta":
+            raise ValueError(
+                "tokens and model must lie on one device that holds numbers, got "
+                f"{str(tokens.device)!r} and {str(self.W_E.device)!r}: move one with .to(...)"
+            )
         # embedding(), not W_E[tokens]: the gradient of indexing adds in any order on several threads
         resid = _visit(hook, "embed", embedding(tokens, self.W_E))
         for layer in range(self.config.n_layers):
@@ -234,6 +239,19 @@ def check_tokens(tokens: Tensor, config: Config) -> None:
                 f"token ids must lie in 0..{config.d_vocab - 1}, got {low}..{high}: "
                 "was the text encoded with this model's tokenizer?"
             )
+
+
+def check_numbers(values: Tensor, what: str) -> None:
+    """ValueError if a tensor is on the device "meta", which has no numbers, or holds NaN or infinity."""
+    if values.device.type == "meta":
+        raise ValueError(
+            f"{what} must hold numbers, got a tensor on the device 'meta', which has a shape only: "
+            "load it on another one, such as 'cpu'"
+        )
+    if not bool(values.isfinite().all()):
+        raise ValueError(
+            f"{what} must be finite, got NaN or infinity: were the weights loaded and trained properly?"
+        )
 
 
 def _visit(hook: Hook | None, site: str, value: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.circuits import check_head
 from pathsum.evaluate import token_losses
 from pathsum.model import AttentionOnlyTransformer, Hook, cache
 from pathsum.paths import patterns_of
@@ -25,7 +26,8 @@ def ablation_hook(
     "zero": nothing; "mean": the head's mean output over the `reference` run (batch and positions);
     "resample": the head's output on another sequence of the reference run, drawn by `generator` for
     each sequence. `reference` is a cache of a run with the same number of positions (any batch for
-    "mean"). ValueError for an unknown kind or a missing reference.
+    "mean"). ValueError for an unknown kind, a missing reference or one of other sizes; IndexError for
+    a head that the model lacks, at the latest when a run is over.
     """
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {KINDS}, got {kind!r}")
@@ -33,11 +35,25 @@ def ablation_hook(
         raise ValueError(f'"{kind}" needs a reference: pass cache(model, tokens) of other text')
     chosen: dict[str, list[int]] = {}
     for layer, head in heads:
+        if min(layer, head) < 0:
+            raise IndexError(f"layers and heads are counted from 0, got {(layer, head)}")
         chosen.setdefault(f"L{layer}.result", []).append(head)
+    visited = set()
 
     def hook(site: str, value: Tensor) -> Tensor | None:
+        visited.add(site)
+        if site == "resid_final" and not chosen.keys() <= visited:
+            raise IndexError(f"the model has no site {min(chosen.keys() - visited)!r} to ablate")
         if site not in chosen:
             return None
+        if max(chosen[site]) >= value.shape[1]:
+            heads_there = f"{site.partition('.')[0]} has heads 0..{value.shape[1] - 1}"
+            raise IndexError(f"{heads_there}, got {max(chosen[site])}")
+        if kind == "resample" and reference[site].shape[1:] != value.shape[1:]:
+            raise ValueError(
+                f"the reference must have the sizes of this run, {tuple(value.shape[1:])} after the "
+                f"batch, got {tuple(reference[site].shape[1:])}: cache text of this length"
+            )
         replaced = value.clone()
         for head in chosen[site]:
             if kind == "zero":
@@ -53,10 +69,21 @@ def ablation_hook(
 
 
 def frozen_hook(patterns: list[Float[Tensor, "batch head dest src"]]) -> Hook:
-    """A hook that forces every layer's attention pattern to those given."""
+    """A hook that forces every layer's attention pattern to those given.
+
+    IndexError if the model has more layers than there are patterns.
+    """
 
     def hook(site: str, value: Tensor) -> Tensor | None:
-        return patterns[int(site[1])] if site.endswith(".pattern") else None
+        if not site.endswith(".pattern"):
+            return None
+        layer = int(site[1])
+        if layer >= len(patterns):
+            raise IndexError(
+                f"there are patterns for {len(patterns)} layers, none for layer {layer}: take them "
+                "from a run of this model"
+            )
+        return patterns[layer]
 
     return hook
 
@@ -89,12 +116,9 @@ def ablated_losses(
     resample take their outputs from the same text. Source: Olsson et al. 2022 (full and
     pattern-preserving ablation).
     """
-    heads, c = list(heads), model.config
-    for layer, head in heads:
-        if not (0 <= layer < c.n_layers and 0 <= head < c.n_heads):
-            raise IndexError(
-                f"there is no head {(layer, head)}: layers are 0..{c.n_layers - 1}, heads 0..{c.n_heads - 1}"
-            )
+    heads = list(heads)
+    for head in heads:
+        check_head(model, head)
     generator = torch.Generator().manual_seed(seed)
     parts = []
     for x, y in zip(inputs.split(16), targets.split(16)):

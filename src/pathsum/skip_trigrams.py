@@ -13,12 +13,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pathsum.circuits import full_ov_circuits, full_qk_circuits
+from pathsum.circuits import Head, check_head, full_ov_circuits, full_qk_circuits
 from pathsum.factored import FactoredMatrix
 from pathsum.model import AttentionOnlyTransformer
 from pathsum.tokenizer import Tokenizer
-
-Head = tuple[int, int]  # (layer, head)
 
 
 def centred_ov(model: AttentionOnlyTransformer, head: Head) -> FactoredMatrix:
@@ -82,6 +80,8 @@ def table_rows(
     ov, qk = centred_ov(model, head), centred_qk(model, head)
     d_vocab = model.config.d_vocab
     allowed = torch.ones(d_vocab, dtype=torch.bool) if among is None else among
+    if allowed.shape != (d_vocab,):
+        raise ValueError(f"among must be one of {d_vocab} tokens each, got {tuple(allowed.shape)}")
     if not 1 <= k <= int(allowed.sum()):
         raise ValueError(f"k must lie in 1..{int(allowed.sum())} (tokens to choose among), got {k}")
     if len(sources) and not 0 <= int(sources.min()) <= int(sources.max()) < d_vocab:
@@ -160,19 +160,6 @@ def split_token_scores(
         return (own - values.mean(0)) / values.std(0)
 
     return z(columns), z(rows)
-
-
-def check_head(model: AttentionOnlyTransformer, head: Head) -> Head:
-    """The head itself; IndexError, saying what there is, if the model has no such head."""
-    layers, heads = model.config.n_layers, model.config.n_heads
-    if not layers:
-        raise IndexError(f"the model has no attention layers, so no head {head}")
-    if not (0 <= head[0] < layers and 0 <= head[1] < heads):
-        raise IndexError(
-            f"a head is (layer, head) with layer in 0..{layers - 1} and head in 0..{heads - 1}, "
-            f"got {head}: L0H7 is (0, 7)"
-        )
-    return head
 
 
 class SkipTrigramTable:
