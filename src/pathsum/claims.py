@@ -27,6 +27,7 @@ MODULES = (
     "pathsum.claims_training",
     "pathsum.claims_interventions",
     "pathsum.claims_terms",
+    "pathsum.claims_details",
 )  # where claims are registered
 RESULTS = Path("book/results/claims.json")
 PAGE = Path("book/claims.md")  # the same rows as a page of the book
