@@ -34,7 +34,7 @@ class Engine:
     device: torch.device
     precision: str = "fp32"  # of a step's products: "fp32" or "bf16"; weights are always fp32
     accumulate: int = 1  # pieces of a process's part of a batch, worked on one after another
-    compile: bool = False  # let torch.compile fuse the forward and the backward pass
+    compile: str | None = None  # backend of torch.compile that fuses forward and backward pass
     accelerator: Any = None  # accelerate.Accelerator of several processes, None for one
 
     @property
@@ -150,7 +150,10 @@ def usable_precision(name: str, device: torch.device) -> str:
 
 
 def start_engine(
-    device: str = "auto", precision: str = "auto", accumulate: int = 1, compile: bool = False
+    device: str = "auto",
+    precision: str = "auto",
+    accumulate: int = 1,
+    compile: str | None = None,
 ) -> Engine:
     """The engine of this process, joined with the others if a launcher started several.
 

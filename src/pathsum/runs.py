@@ -51,7 +51,8 @@ class Run:
         self.folder, self.config, self.data, self.engine = folder, config, data, engine
         self.model = AttentionOnlyTransformer(config.model, seed=config.seed).to(engine.device)
         residual = self.model.final_residual
-        self.residual = torch.compile(residual) if engine.compile else residual
+        backend = engine.compile
+        self.residual = torch.compile(residual, backend=backend) if backend else residual
         engine.pieces(list(range(config.batch)))  # refuses what can't be split
         self.optimizers = optimizers(self.model, config)
         self.full_rates = [[g["lr"] for g in o.param_groups] for o in self.optimizers]

@@ -42,7 +42,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--accumulate", type=int, default=1, help="pieces in which a process works on its batch"
     )
-    parser.add_argument("--compile", action="store_true", help="fuse the steps by torch.compile")
+    parser.add_argument(
+        "--compile", action="store_const", const="inductor", help="fuse the steps by torch.compile"
+    )
     parser.add_argument("--layers", type=int, help="number of attention layers")
     parser.add_argument("--norm", choices=["pre"], help="add LayerNorm at every read")
     parser.add_argument(
