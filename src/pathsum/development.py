@@ -8,12 +8,14 @@ model NAME, and a test measures the snapshots that ship again.
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from pathsum.checkpoints import CheckpointError, load_run, model_card
 from pathsum.composition import KINDS, composition_scores
@@ -21,6 +23,14 @@ from pathsum.files import write_atomically
 from pathsum.induction import matching_circuit_scores
 from pathsum.model import AttentionOnlyTransformer
 
+QUANTITIES: dict[str, Callable[[dict], float]] = {  # of one record of a run's log
+    "held-out loss (nats)": lambda r: r["heldout_loss"],
+    "in-context score (nats)": lambda r: r["in_context_score"],
+    "second copy less first (nats)": lambda r: r["second_copy"] - r["first_copy"],
+    "best prefix-matching score": lambda r: max(r["prefix_matching"][-1]),
+    "best previous-token score, L0": lambda r: max(r["previous_token"][0]),
+    "share of heads with copying > 0.5": lambda r: float(np.mean(np.array(r["copying"]) > 0.5)),
+}
 RESULTS = Path(str(resources.files("pathsum") / "data" / "development.json"))
 
 
@@ -62,6 +72,32 @@ def development(name: str) -> list[dict]:
 def measured_names() -> list[str]:
     """Models whose weights over training ship, in order."""
     return sorted(json.loads(RESULTS.read_text(encoding="utf-8")))
+
+
+def curve(
+    log: list[dict], quantity: Callable[[dict], float]
+) -> tuple[Float[Tensor, " records"], Float[Tensor, " records"]]:
+    """(tokens seen, a quantity) of every record of a run's log."""
+    x, y = ([float(f(record)) for record in log] for f in (lambda r: r["tokens"], quantity))
+    return torch.tensor(x), torch.tensor(y)
+
+
+def pair_history(
+    weights: list[dict], log: list[dict]
+) -> tuple[tuple[int, int], dict[str, list[float]]]:
+    """The pair of heads with the highest K-composition at the end, and its numbers over training.
+
+    `weights` are the records of `development`, `log` those of the run; both have the same steps.
+    """
+    K = np.array(weights[-1]["K"])
+    first, second = (int(i) for i in np.unravel_index(K.argmax(), K.shape))
+    return (first, second), {
+        "copying (OV)": [r["copying"][1][second] for r in log],
+        "matching (QK)": [r["matching"][first][second] for r in weights],
+        "K-composition": [r["K"][first][second] for r in weights],
+        "previous token": [r["previous_token"][0][first] for r in log],
+        "prefix matching": [r["prefix_matching"][1][second] for r in log],
+    }
 
 
 def rises(tokens: Sequence[int | float], score: Sequence[int | float], part: float) -> float:

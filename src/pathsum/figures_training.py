@@ -28,7 +28,7 @@ def over_training(
     range of tokens put on grey in all panels.
     """
     rows = -(-len(panels) // columns)
-    size = (3.4 * columns, 0.7 + 1.75 * rows) if columns > 1 else (5.2, 0.7 + 2.4 * rows)
+    size = (2.9 * columns, 0.7 + 1.6 * rows) if columns > 1 else (5.2, 0.7 + 2.4 * rows)
     fig, axes = plt.subplots(rows, columns, figsize=size, sharex=True, squeeze=False)
     names = list(dict.fromkeys(name for series in panels.values() for name in series))
     styles = dict(zip(names, cycle(plt.rcParams["axes.prop_cycle"])))
