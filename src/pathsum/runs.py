@@ -214,8 +214,8 @@ class Run:
                 if owner == "model":
                     parameters[parameter].copy_(value)
                 else:
-                    value = value if key == ["step"] else value.to(self.engine.device)
-                    owners[owner].state[parameters[parameter]][key[0]] = value
+                    state = owners[owner].state[parameters[parameter]]
+                    state[key[0]] = value.to(self.engine.device)  # fused AdamW's step too
             progress = json.loads(file.metadata()["progress"])
         for name, value in progress.items():
             setattr(self, name, value)
