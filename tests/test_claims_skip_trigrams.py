@@ -15,13 +15,13 @@ from pathsum.claims_skip_trigrams import (
     shipped_evidence,
     strongest_by_source,
 )
-from pathsum.lifts import Evidence
 from pathsum.model import AttentionOnlyTransformer, Config
-from pathsum.skip_trigrams import TableRow, centred_ov, split_tokens
+from pathsum.skip_trigrams import centred_ov, split_tokens
 from pathsum.tokenizer import load_tokenizer
+from pathsum.triples import TripleEvidence
 
 
-def evidence(lifted: dict[int, int]) -> Evidence:
+def evidence(lifted: dict[int, int]) -> TripleEvidence:
     """`lifted[h]` surviving pairs for head h and one that does not, null from 0 to 1."""
     pairs, heads, lifts = [], [], []
     for head, number in lifted.items():
@@ -29,10 +29,8 @@ def evidence(lifted: dict[int, int]) -> Evidence:
             pairs.append((100 * head + n, 7))
             heads.append(head)
             lifts.append(2.0 if n < number else 0.5)
-    column = torch.tensor([7, 8])
-    row = TableRow((0, 0), 3, column, torch.zeros(2), column, torch.zeros(2))
     null = torch.linspace(0, 1, 101)
-    return Evidence([row], pairs, torch.tensor(heads), torch.tensor(lifts), null, 0, {})
+    return TripleEvidence(4, 3, pairs, torch.tensor(heads), torch.tensor(lifts), null)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +46,7 @@ def test_three_heads_need_ten_pairs_each(lifted, verdict, heads):
     found = measure_pairs(evidence(lifted), n_heads=4)
     assert (found.verdict, found.number) == (verdict, heads)
     assert f"; {sum(lifted.values())} exceed 0.95 nats" in found.detail
-    assert "4 table entries" in found.detail
+    assert found.detail.startswith("4 triples are 3 different (source, out) pairs")
 
 
 def test_a_raised_bar_lets_fewer_pairs_survive():

@@ -9,12 +9,14 @@ from torch import Tensor
 from pathsum.bigrams import BigramCounts, shipped_counts
 from pathsum.bugs import Closure, Trigram, find_closures, followed, trigrams_at_work
 from pathsum.claims import Measurement, claim
+from pathsum.dataset import heldout_sample
 from pathsum.lifts import Evidence, gather_evidence, removal_table
 from pathsum.model import AttentionOnlyTransformer
 from pathsum.samples import spread_sample
 from pathsum.seeds import checkpoint
 from pathsum.skip_trigrams import split_token_scores, split_tokens
 from pathsum.tokenizer import Tokenizer, load_tokenizer
+from pathsum.triples import TripleEvidence, triple_evidence
 
 PAGE = "skip-trigrams"
 MODEL = "attn-only-1l"
@@ -41,6 +43,17 @@ def shipped_evidence() -> Evidence:
 
 
 @lru_cache(maxsize=4)
+def triples_of(one: AttentionOnlyTransformer) -> TripleEvidence:
+    """The triples of a one-layer model's tables on all shipped held-out text; kept once made."""
+    return triple_evidence(one, heldout_sample()[0], evidence_of(one).rows)
+
+
+def shipped_triples() -> TripleEvidence:
+    """`triples_of` the shipped one-layer model."""
+    return triples_of(checkpoint(MODEL).model)
+
+
+@lru_cache(maxsize=4)
 def trigrams_of(one: AttentionOnlyTransformer) -> list[dict[Trigram, tuple[int, float]]]:
     """For each head of a one-layer model its trigrams at work on 64 held-out blocks; kept once made."""
     sample = spread_sample(64)
@@ -52,23 +65,21 @@ def shipped_trigrams() -> list[dict[Trigram, tuple[int, float]]]:
     return trigrams_of(checkpoint(MODEL).model)
 
 
-def measure_pairs(evidence: Evidence, n_heads: int) -> Measurement:
-    """O1: do the pairs in the tables show in behaviour, counted once each?"""
-    named = sum(len(row.triples) for row in evidence.rows)
+def measure_pairs(evidence: TripleEvidence, n_heads: int) -> Measurement:
+    """O1: do the triples in the tables show in behaviour, each (source, out) counted once?"""
     per_head = evidence.per_head(n_heads)
     survivors = evidence.survives
     copies = sum(s == o for (s, o), good in zip(evidence.pairs, survivors.tolist()) if good)
-    passing = int((per_head[:, 1] >= PAIRS).sum())
-    total = int(survivors.sum())
-    counts = ", ".join(f"L0H{h} {n}" for h, n in enumerate(per_head[:, 1].tolist()))
+    passing, total = sum(n >= PAIRS for n in per_head), int(survivors.sum())
+    counts = ", ".join(f"L0H{h} {n}" for h, n in enumerate(per_head))
     return Measurement(
         float(passing),
         f"heads with {PAIRS} pairs or more",
         "holds" if passing >= HEADS else "weaker" if total >= PAIRS and passing else "not seen",
-        f"{named:,} table entries are {len(evidence.pairs) + evidence.untested} different pairs, "
+        f"{evidence.named:,} triples are {evidence.different} different (source, out) pairs, "
         f"{len(evidence.pairs)} of them testable; {total} exceed {evidence.bar:.2f} nats, the 95th "
-        f"percentile of shuffled pairs (chance: {0.05 * len(evidence.pairs):.0f}), {copies} of these "
-        f"copy their source; by head: {counts}; one training run",
+        f"percentile of matched random triples (chance: {0.05 * len(evidence.pairs):.0f}), {copies} of "
+        f"these copy their source; by head: {counts}",
     )
 
 
@@ -147,11 +158,12 @@ def measure_split(
     statement="A one-layer model can be read, without running it, as tables of skip-trigrams.",
     paper="tables of top entries",
     criterion=f"in at least {HEADS} heads {PAIRS} or more different (source, out) pairs of the tables "
-    "whose lift on held-out text is above the 95th percentile of matched random pairs",
+    "whose lift on held-out text, where their destinations stand, is positive and above the 95th "
+    "percentile of matched random triples: same source and destinations, another output",
     page=PAGE,
 )
 def pairs(one: AttentionOnlyTransformer) -> Measurement:
-    return measure_pairs(evidence_of(one), one.config.n_heads)
+    return measure_pairs(triples_of(one), one.config.n_heads)
 
 
 @claim(
