@@ -9,18 +9,19 @@ import pytest
 import torch
 
 from pathsum import load_model, load_tokenizer
-from pathsum.atlas import LayerAtlas, composition_table, head_html, main, overview, search_box
+from pathsum.atlas import LayerAtlas, main, overview, search_box
 from pathsum.atlas_drawings import eigenvalue_planes, pattern
-from pathsum.atlas_facts import (
+from pathsum.atlas_facts import LayerFacts, vocabulary
+from pathsum.atlas_html import composition_table, head_html
+from pathsum.atlas_scores import (
     RULES,
     SAMPLES,
     SEQUENCES,
     SHARES,
-    LayerFacts,
     attention_shares,
     check_model,
+    labels_of,
     layer_scores,
-    vocabulary,
 )
 from pathsum.checkpoints import CheckpointError
 from pathsum.composition import composition_scores
@@ -174,14 +175,14 @@ def test_labels_follow_the_rules_that_are_printed(layer: LayerAtlas):
     assert [h for h, labels in found.items() if "induction head" in labels] == [6, 7]
     assert [h for h, labels in found.items() if "idle here" in labels] == [4]
     scores = dict.fromkeys(layer.facts[0].scores, 0.0) | {"cost": 1.0}
-    assert not any(rule.holds(scores) for rule in RULES)
+    assert labels_of(scores) == []
     for rule, raised in zip(RULES, (
         {"prefix matching": 0.4}, {"duplicate token": 0.4}, {"previous token": 0.4},
         {"present token": 0.4}, {"near": 0.5, "previous token": 0.3}, {"far": 0.5},
         {"start token": 0.4}, {"copying": 0.6, "copying, sd": 6}, {"copying": -0.6, "copying, sd": -6},
         {"cost": 0.001},
     ), strict=True):  # fmt: skip
-        assert [r.label for r in RULES if r.holds(scores | raised)] == [rule.label]
+        assert labels_of(scores | raised) == [rule]
         assert rule.score in scores
 
 
