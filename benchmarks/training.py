@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -108,6 +109,7 @@ def lens(model: AttentionOnlyTransformer) -> tuple[nn.Module, list[dict]]:
     """HookedTransformer with the package's weights; its biases, which ours has not, stay at 0."""
     from transformer_lens import HookedTransformer, HookedTransformerConfig
 
+    warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
     c = model.config
     theirs = HookedTransformer(
         HookedTransformerConfig(

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
+from pathsum import train
 from pathsum.dataset import TokenData
 from pathsum.model import AttentionOnlyTransformer, Config
 from pathsum.muon import Muon
@@ -246,6 +247,45 @@ def test_the_command_says_what_is_wrong_in_one_line(tmp_path):
     assert done.returncode == 1
     assert done.stderr.strip().splitlines()[-1].startswith("pathsum.train: ")
     assert "--resume" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["--layers", "9"], "n_layers must be 0 to 4, got 9"),
+        (["--steps", "0"], "steps must be 1 or more, got 0"),
+        (["--batch", "-3"], "batch must be 1 or more, got -3"),
+        (["--muon-lr", "-1"], "muon_lr must lie between 0 and 10, got -1.0"),
+        (["--adam-lr", "nan"], "adam_lr must lie between 0 and 10, got nan"),
+        (["--device", "abacus"], "a device is auto, cpu, cuda, cuda:NUMBER or mps"),
+        (["--precision", "fp8"], "precision is fp32 or bf16, got 'fp8'"),
+        (["--accumulate", "0"], "--accumulate must be 1 or more pieces, got 0"),
+        (["--accumulate", "3"], "a batch of 16 sequences can't be split evenly into 3 pieces"),
+        (["--data", "nothing-like-it"], "No corpus is called 'nothing-like-it'"),
+        (["--tokenizer", "nowhere.json"], "nowhere.json"),
+    ],
+)
+def test_wrong_arguments_are_answered_in_one_line(tmp_path, arguments, answer):
+    with pytest.raises(SystemExit) as stopped:
+        train.main(["quick", "--out", str(tmp_path / "run"), *arguments])
+    assert str(stopped.value).startswith("pathsum.train: ") and answer in str(stopped.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (KeyboardInterrupt(), "--resume goes on"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "--accumulate 4"),
+    ],
+)
+def test_a_run_that_is_stopped_says_how_to_go_on(tmp_path, monkeypatch, error, advice):
+    def stop(run):
+        raise error
+
+    monkeypatch.setattr(Run, "_one_step", stop)
+    with pytest.raises(SystemExit, match=advice):
+        train.main(["quick", "--out", str(tmp_path / "run"), "--accumulate", "2"])
 
 
 def test_a_tokenizer_of_another_size_is_refused_with_the_command_that_makes_one(tmp_path):

@@ -29,6 +29,19 @@ class TrainConfig:
     save_every: int = 200  # steps between checkpoints that a run resumes from
     rounded_loss: bool = True  # logits products may use bf16 factors where hardware has them
 
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "records", "heldout_blocks", "save_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
+        for name in ("muon_lr", "adam_lr"):
+            if not 0 < getattr(self, name) < 10:
+                raise ValueError(f"{name} must lie between 0 and 10, got {getattr(self, name)}")
+        if self.warmup < 0 or not 0 <= self.decay <= 1 or not 0 <= self.final_lr <= 1:
+            raise ValueError(
+                "warmup must be 0 or more steps, decay and final_lr shares from 0 to 1, got "
+                f"{self.warmup}, {self.decay} and {self.final_lr}"
+            )
+
     def to_dict(self) -> dict:
         return asdict(self)
 

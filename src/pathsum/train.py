@@ -1,4 +1,12 @@
-"""Train a toy model: `python -m pathsum.train PRESET`."""
+"""Train a toy model.
+
+One process: python -m pathsum.train PRESET
+
+Every GPU of this machine, the batch split among them: accelerate launch -m pathsum.train PRESET
+
+Two processes on a CPU: accelerate launch --multi_gpu --num_processes 2 -m pathsum.train PRESET
+--device cpu (Accelerate starts only one with --cpu).
+"""
 
 import argparse
 import ctypes
@@ -6,10 +14,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from pathsum.corpus import CorpusError
 from pathsum.dataset import encoded
 from pathsum.engine import ProcessLost, RunError, start_engine
-from pathsum.presets import PRESETS
+from pathsum.presets import PRESETS, TrainConfig
 from pathsum.runs import Run, log_lines
 from pathsum.tokenizer import load_tokenizer
 
@@ -28,8 +38,13 @@ def keep_freed_memory() -> None:
             mallopt(trim_threshold, 2**31 - 1)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m pathsum.train", description=__doc__)
+def parser() -> argparse.ArgumentParser:
+    """Of the command line; what is left out there is the preset's."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pathsum.train",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("preset", choices=PRESETS)
     parser.add_argument("--out", type=Path, help="run folder (default: runs/PRESET-Nl-seedS)")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
@@ -60,20 +75,28 @@ def main(arguments: list[str] | None = None) -> None:
         type=Path,
         help="a tokenizer.json of ours or GPT-2's (default: the shipped one)",
     )
-    options = parser.parse_args(arguments)
+    return parser
 
+
+def settings(options: argparse.Namespace) -> TrainConfig:
+    """The preset with what the command line changes; ValueError for values that make no sense."""
     config = PRESETS[options.preset]
     sizes = {"n_layers": options.layers, "norm": options.norm, "smear": options.smear}
     given = {k: v for k, v in sizes.items() if v is not None}
     names = ("steps", "batch", "seed", "save_every", "muon_lr", "adam_lr", "data")
     chosen = {k: getattr(options, k) for k in names if getattr(options, k) is not None}
-    config = replace(config, model=replace(config.model, **given), **chosen)
-    layers = config.model.n_layers
-    kind = "-ln" if config.model.norm else "-smear" if config.model.smear else ""
-    out = options.out or Path("runs") / f"{options.preset}-{layers}l{kind}-seed{config.seed}"
+    return replace(config, model=replace(config.model, **given), **chosen)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = parser().parse_args(arguments)
     keep_freed_memory()
     engine = None
     try:
+        config = settings(options)
+        kind = "-ln" if config.model.norm else "-smear" if config.model.smear else ""
+        name = f"{options.preset}-{config.model.n_layers}l{kind}-seed{config.seed}"
+        out = options.out or Path("runs") / name
         tokenizer = load_tokenizer(options.tokenizer)
         if tokenizer.d_vocab != config.model.d_vocab:
             raise RunError(
@@ -90,6 +113,14 @@ def main(arguments: list[str] | None = None) -> None:
         run = Run(out, config, data, engine)
         run.start(options.resume)
         run.train()
+    except KeyboardInterrupt:
+        sys.exit("pathsum.train: interrupted; --resume goes on from the last checkpoint")
+    except torch.OutOfMemoryError as error:
+        sys.exit(
+            f"pathsum.train: the memory of {options.device!r} is full ({str(error).splitlines()[0]}): "
+            f"split the batch with --accumulate {2 * options.accumulate}, or make it smaller with "
+            "--batch"
+        )
     except (RunError, CorpusError, OSError, ValueError) as error:
         heard = engine is None or engine.writes or isinstance(error, ProcessLost)
         sys.exit(f"pathsum.train: {error}" if heard else 1)  # several say the same only once
