@@ -5,6 +5,7 @@ import re
 import shutil
 from pathlib import Path
 
+import nbformat
 import pytest
 import yaml
 
@@ -12,6 +13,7 @@ from pathsum.courses import exercises
 from pathsum.editions import teaching
 from pathsum.notebooks import TIMINGS, measured, read_book
 from pathsum.teaching import GUIDE, GuideError, guide
+from pathsum.timings import measure
 
 
 @pytest.fixture(scope="module")
@@ -66,3 +68,36 @@ def test_the_course_printed_in_the_guide_is_the_example(root: Path):
     printed = re.search(r"```yaml\n(.*?)```", (root / GUIDE).read_text(encoding="utf-8"), re.DOTALL)[1]
     example = (root / "book/courses/one-week.yml").read_text(encoding="utf-8")
     assert yaml.safe_load(printed) == yaml.safe_load(example)
+
+
+def test_notebooks_state_the_measured_time_and_memory(root: Path, chapters):
+    timings = json.loads((root / TIMINGS).read_text(encoding="utf-8"))["chapters"]
+    assert set(timings) <= {chapter.name for chapter in chapters}
+    assert len(timings) >= 12, "measure the chapters: `python -m pathsum.timings`"
+    for name, row in timings.items():
+        assert 0 < row["seconds"] < 600 and 0 < row["peak_mb"] < 8000 and row["cells"]
+        for folder in ("notebooks", "notebooks/solutions"):
+            cells = json.loads((root / folder / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+            assert "".join(cells[1]["source"]) == measured(name, timings)
+
+
+def notebook_of(*cells: str) -> str:
+    content = nbformat.v4.new_notebook()
+    content.cells = [nbformat.v4.new_code_cell(text, id=f"cell-{i}") for i, text in enumerate(cells)]
+    content.metadata["kernelspec"] = {"name": "python3", "display_name": "p", "language": "python"}
+    return nbformat.writes(content)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_a_notebook_is_measured_and_its_figures_saved_as_svg(tmp_path: Path):
+    plot = "import matplotlib.pyplot as plt\nplt.plot([1, 3, 2]);"
+    (tmp_path / "one.ipynb").write_text(notebook_of("big = bytearray(80 * 2**20)", plot))
+    found = measure(tmp_path / "one.ipynb", tmp_path, tmp_path / "slides")
+    assert found["peak_mb"] > 120 and 0 < found["seconds"] and found["clock_seconds"] > 0
+    assert {"cell-0", "cell-1"} <= found["cells"].keys()
+    (saved,) = (tmp_path / "slides").glob("*.svg")
+    assert saved.name == "cell-1.svg" and "<svg" in saved.read_text()
+    (tmp_path / "bad.ipynb").write_text(notebook_of("1 / 0"))
+    with pytest.raises(RuntimeError, match="bad.ipynb does not run: (.|\n)*ZeroDivisionError"):
+        measure(tmp_path / "bad.ipynb", tmp_path)
