@@ -3,19 +3,25 @@
 import base64
 import functools
 import http.server
+import json
 import random
+import re
 import shutil
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 import torch
+from test_book import QuietHandler, Visit
 from torch.testing import assert_close
 
 from pathsum import load_model, load_tokenizer
+from pathsum.checkpoints import training_log
 from pathsum.demo import DEMO_TEXT
 from pathsum.evaluate import token_losses
 from pathsum.heads import repeated_tokens, value_weighted
@@ -27,7 +33,7 @@ from pathsum.paths import order_terms, path_terms, patterns_of
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
-from live import lay_out, runs_in_page  # noqa: E402
+from live import lay_out, runs_in_page
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -75,11 +81,17 @@ window.everything = async (model, ids, settings, frozenIds) => {
 """
 
 
-class Handler(http.server.SimpleHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_: object) -> None:
-        pass
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address of a folder, while the block runs."""
+    handler = functools.partial(QuietHandler, directory=str(folder))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -88,21 +100,14 @@ def engine(chromium, tmp_path_factory) -> Iterator[object]:
     site = lay_out(tmp_path_factory.mktemp("live") / "site")
     shutil.copytree(ROOT / "book/static/live", site / "live", dirs_exist_ok=True)
     (site / "index.html").write_text("<!doctype html><title>engine</title>")
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Handler, directory=str(site))
-    )
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    context = chromium.new_context()
-    page = context.new_page()
-    trouble: list[str] = []
-    page.on("pageerror", lambda error: trouble.append(str(error)))
-    page.goto(f"http://127.0.0.1:{server.server_port}/index.html")
-    page.add_script_tag(content=HELPERS)
-    yield page
-    context.close()
-    server.shutdown()
-    server.server_close()
+    context, trouble = chromium.new_context(), []
+    with served(site) as address:
+        page = context.new_page()
+        page.on("pageerror", lambda error: trouble.append(str(error)))
+        page.goto(f"{address}/index.html")
+        page.add_script_tag(content=HELPERS)
+        yield page
+        context.close()
     assert trouble == []
 
 
@@ -121,7 +126,9 @@ class InPage:
     def __init__(self, page, name: str, simd: bool = True):
         self.page, self.config = page, load_model(name).config
         options = {"simd": simd}
-        page.evaluate("async ([name, o]) => { window.model = await load(name, o); }", [name, options])
+        page.evaluate(
+            "async ([name, o]) => { window.model = await load(name, o); }", [name, options]
+        )
 
     def values(self, ids: list[int], frozen: list[int] | None = None, **settings) -> dict:
         c, n = self.config, len(ids)
@@ -177,7 +184,14 @@ def strings() -> list[str]:
         "def f(x):\n    return x\n", "for (int i = 0; i < n; ++i) {}\n", CODE, DEMO_TEXT, "a" * 200, " " * 77,
         "x\t\ty", "tab\tand  spaces   \n  end ", "\\n literal", "$E=mc^2$", "http://a.b/c?d=e&f=g#h",
     ]  # fmt: skip
-    pools = ["abc '\n", "aeiou  stdl", "é漢👍\u0301 ", "אبمש 12", "{}()[];=+- \n\t", "\u00a0\u0085\u3000 \u180e\ufeffx"]
+    pools = [
+        "abc '\n",
+        "aeiou  stdl",
+        "é漢👍\u0301 ",
+        "אبمש 12",
+        "{}()[];=+- \n\t",
+        "\u00a0\u0085\u3000 \u180e\ufeffx",
+    ]
     while len(fixed) < 260:
         pool = pools[len(fixed) % len(pools)]
         fixed.append("".join(random_.choice(pool) for _ in range(random_.randrange(1, 40))))
@@ -207,7 +221,9 @@ def test_the_tokenizer_gives_the_ids_and_the_shown_forms_of_the_package(engine, 
     for text, (ids, back) in zip(texts, got):
         assert ids == tokenizer.encode(text).tolist(), repr(text)
         assert back == text
-    shown = engine.evaluate("Array.from({ length: tokenizer.size }, (_, id) => tokenizer.shown(id))")
+    shown = engine.evaluate(
+        "Array.from({ length: tokenizer.size }, (_, id) => tokenizer.shown(id))"
+    )
     assert shown == tokenizer.token_strings(range(tokenizer.d_vocab))
 
 
@@ -225,7 +241,12 @@ def test_logits_patterns_and_head_outputs_equal_pytorchs(engine, tokenizer, name
 
 def test_what_is_kept_from_the_last_run_changes_nothing(two, tokenizer):
     model = load_model("attn-only-2l")
-    for text in ("The cat sat on the mat", "The cat sat on the hat and", "The cat", "A cat sat on the mat"):
+    for text in (
+        "The cat sat on the mat",
+        "The cat sat on the hat and",
+        "The cat",
+        "A cat sat on the mat",
+    ):
         ids = tokenizer.encode(text)
         same(two.values(ids.tolist()), cache(model, ids[None]))
 
@@ -264,7 +285,9 @@ def test_cutting_all_composition_of_a_kind_equals_the_packages_hook(two, tokeniz
 
 
 @pytest.mark.parametrize("kind", ["Q", "K", "V"])
-def test_a_cut_between_two_heads_takes_one_heads_output_from_one_heads_reading(two, tokenizer, kind):
+def test_a_cut_between_two_heads_takes_one_heads_output_from_one_heads_reading(
+    two, tokenizer, kind
+):
     model, tokens = load_model("attn-only-2l"), tokenizer.encode(DEMO_TEXT)[None]
     written = cache(model, tokens)["L0.result"][:, 3]
 
@@ -389,7 +412,7 @@ def test_a_file_cut_short_is_refused(engine):
 
 def test_three_layers_are_computed_too(engine, tmp_path: Path):
     torch.manual_seed(0)
-    sizes = dict(n_layers=3, n_heads=3, d_model=24, d_head=8, d_vocab=40, n_ctx=21)
+    sizes = {"n_layers": 3, "n_heads": 3, "d_model": 24, "d_head": 8, "d_vocab": 40, "n_ctx": 21}
     model = AttentionOnlyTransformer(Config(**sizes))
     with torch.no_grad():
         for weight in model.parameters():
@@ -417,3 +440,262 @@ def test_three_layers_are_computed_too(engine, tmp_path: Path):
     terms = contributions(page, ids[0].tolist(), 12, 7)
     assert len(terms) == 4**3
     assert abs(sum(terms.values()) - float(got["logits"][12, 7])) < 1e-4
+
+
+# ---- the page ----
+
+
+@pytest.fixture(scope="module")
+def book_address(built_book: Path) -> Iterator[str]:
+    with served(built_book) as address:
+        yield address
+
+
+@pytest.fixture
+def playground(chromium, book_address: str) -> Iterator[object]:
+    """Opens the playground, with a link's fragment; none may complain or ask another host."""
+    visits: list[Visit] = []
+
+    def start(fragment: str = "", ready: bool = True, before=None, **settings):
+        visits.append(Visit(chromium, book_address, **settings))
+        page = visits[-1].page
+        if before:
+            before(visits[-1])
+        page.goto(f"{book_address}/book/playground.html{fragment}", wait_until="load")
+        if ready:
+            page.wait_for_selector(".lv-host[data-state=ready]")
+            settled(page)
+        return page
+
+    yield start
+    for one in visits:
+        one.context.close()
+        assert one.outside == [], "requests to other hosts"
+        assert one.trouble == [], "errors or warnings in the page"
+
+
+def settled(page) -> None:
+    """Waits until the contributions belong to what is shown."""
+    page.wait_for_selector(".lv-signed:not([data-stale]) li")
+
+
+def typed(page, text: str) -> None:
+    """Puts a text into the box and waits for its tokens."""
+    page.fill("#lv-text", text)
+    shown = load_tokenizer().token_strings(load_tokenizer().encode(text)[:256])
+    page.wait_for_function(
+        "all => JSON.stringify([...document.querySelectorAll('.lv-token')].map(t => t.textContent)) === all",
+        arg=json.dumps(shown, ensure_ascii=False, separators=(",", ":")),
+    )
+
+
+def difference(page) -> dict[str, float]:
+    """The rows of the comparison, B less A."""
+    page.wait_for_function(
+        "!document.querySelector('.lv-compared table').innerText.includes('–') && "
+        "document.querySelectorAll('.lv-compared tbody tr').length === 4"
+    )
+    rows = page.locator(".lv-compared tbody tr").all()
+    cells = [[c.inner_text() for c in row.locator("th, td").all()] for row in rows]
+    return {title: float(last.replace("−", "-")) for title, *_, last in cells}
+
+
+def test_the_playground_draws_every_head_and_keeps_the_start_token_in_sight(playground):
+    page = playground()
+    assert page.locator(".lv-head").count() == 16
+    colours = page.eval_on_selector_all(
+        ".lv-head canvas, .lv-large",
+        """all => all.map(c => new Set(new Uint32Array(
+            c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer)).size)""",
+    )
+    assert len(colours) == 18 and min(colours) > 1, colours
+    assert page.locator(".lv-first").inner_text() == "<start>"
+    page.locator(".lv-rest").evaluate("e => e.scrollTo(0, 1e6)")
+    assert page.locator(".lv-first .lv-token").is_visible()
+    sums = page.locator(".lv-side .lv-note").inner_text()
+    bars = [
+        float(t.replace("−", "-")) for t in page.locator(".lv-signed .lv-number").all_inner_texts()
+    ]
+    assert (
+        abs(sum(bars) - float(re.search(r"sum to (−?[\d.]+\d)", sums)[1].replace("−", "-"))) < 0.1
+    )
+
+
+def test_any_text_is_data(playground):
+    page = playground()
+    odd = [
+        "", "</script><img src=x onerror=alert(1)><b>bold</b>", "👩‍👩‍👧 🇫🇷 \u0000", "שלום عالم",
+        "\n\n\t \n", "word " * 2000, "<start><!--",
+    ]  # fmt: skip
+    for text in odd:
+        typed(page, text)
+        assert page.locator(".lv img, .lv b, .lv script").count() == 0
+        state = page.locator(".lv-status").inner_text()
+        assert ("left out" in state) == (len(text) > 9000), state
+    assert page.locator(".lv-token").count() == len(load_tokenizer().encode(odd[-1]))
+
+
+def test_a_switched_off_head_is_what_the_comparison_shows(playground):
+    page = playground()
+    page.get_by_label("Compare two settings").check()
+    same = difference(page)
+    assert max(map(abs, same.values())) == 0
+    scores = training_log("attn-only-2l")[-1]["previous_token"][0]
+    head = f"L0H{scores.index(max(scores))}"
+    page.get_by_role("button", name=f"{head} writes: on").click()
+    page.wait_for_function(
+        "!document.querySelector('.lv-compared tbody tr:last-child').innerText.match(/[+−]0.000|–/)"
+    )
+    model, tokens = load_model("attn-only-2l"), load_tokenizer().encode(DEMO_TEXT)[None]
+    hook = ablation_hook([(0, int(head[3:]))])
+    x, y = tokens[:, :-1], tokens[:, 1:]
+    loss = float((token_losses(model, x, y, hook) - token_losses(model, x, y)).mean())
+    assert abs(difference(page)["mean loss of the text, nats"] - loss) < 6e-4
+    assert loss > 0.1
+    assert page.locator(".lv-large").count() == 4, "both settings' patterns, side by side"
+
+
+def test_every_other_switch_acts_and_goes_back(playground):
+    page = playground()
+    list_of = "document.querySelector('.lv-next').innerText"
+    intact_list = page.evaluate(list_of)
+
+    def changes(act) -> None:
+        before = page.evaluate(list_of)
+        act()
+        page.wait_for_function(f"old => {list_of} !== old", arg=before)
+
+    changes(lambda: page.get_by_role("button", name="Cut", exact=True).click())
+    assert "layer 0 –K→ layer 1" in page.locator(".lv-cuts").inner_text()
+    changes(lambda: page.locator(".lv-cuts button").click())
+    changes(lambda: page.get_by_role("combobox", name="Terms", exact=True).select_option("0"))
+    changes(lambda: page.get_by_role("button", name="All switches back").click())
+    assert page.evaluate(list_of) == intact_list
+    page.get_by_role("combobox", name="Patterns", exact=True).select_option("other")
+    page.wait_for_function("document.querySelector('.lv-status').innerText.includes('not held')")
+    changes(lambda: page.get_by_label("The other text").fill("one two three four. " * 40))
+    changes(
+        lambda: page.get_by_role("combobox", name="Model", exact=True).select_option("attn-only-0l")
+    )
+    assert page.locator(".lv-head:visible").count() == 0
+
+
+def test_a_link_brings_text_and_switches_back(playground):
+    page = playground()
+    typed(page, "a link & its text, 100% <b>\n")
+    page.get_by_role("button", name="L1H2 writes: on").click()
+    page.get_by_role("button", name="Cut", exact=True).click()
+    page.get_by_role("combobox", name="Terms", exact=True).select_option("1")
+    page.locator(".lv-token").nth(3).click()
+    page.wait_for_function("location.hash.includes('at=3') && location.hash.includes('order=1')")
+    fragment = page.evaluate("location.hash")
+    again = playground(fragment)
+    assert again.input_value("#lv-text") == "a link & its text, 100% <b>\n"
+    assert again.get_by_role("button", name="L1H2 writes: zero").is_visible()
+    assert "layer 0 –K→ layer 1" in again.locator(".lv-cuts").inner_text()
+    assert again.get_by_role("combobox", name="Terms", exact=True).input_value() == "1"
+    assert (
+        again.locator(".lv-token[aria-selected=true]").inner_text()
+        == page.locator(".lv-token[aria-selected=true]").inner_text()
+    )
+    assert again.locator(".lv-next").inner_text() == page.locator(".lv-next").inner_text()
+    damaged = playground(
+        "#text=x&model=nothing&zero=L9H9,<b>&cut=L1H1KL0H0&order=7&at=99&target=5000"
+    )
+    assert damaged.locator(".lv-token").count() == 2
+
+
+def test_the_keyboard_alone_is_enough(playground):
+    page = playground()
+    page.focus("#lv-text")
+    seen = []
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        seen.append(
+            page.evaluate("document.activeElement.className || document.activeElement.tagName")
+        )
+        if seen[-1] == "lv-token":
+            break
+    assert seen[-1] == "lv-token", seen
+    page.keyboard.press("Home")
+    assert page.evaluate("document.activeElement.textContent") == "<start>"
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("document.querySelectorAll('.lv-token')[2].ariaSelected === 'true'")
+    token = page.locator(".lv-token").nth(2).inner_text()
+    page.wait_for_function(
+        "t => document.querySelector('.lv-side h3').innerText === `After ${t}`", arg=token
+    )
+    page.keyboard.press("Tab")
+    name = page.evaluate("document.activeElement.getAttribute('aria-label')")
+    assert name == "L0H0: show its pattern large"
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("button[aria-label^='L0H0 writes: zero']")
+
+
+def test_nothing_moves_when_pointed_at_or_resized(playground):
+    page = playground()
+    sizes = """() => [...document.querySelectorAll('.lv-large, .lv-head, .lv-strip, .lv-side')]
+        .map(e => { const b = e.getBoundingClientRect(); return [b.x, b.y + scrollY, b.width, b.height].map(Math.round).join(); })"""
+    before = page.evaluate(sizes)
+    box = page.locator(".lv-large").first.bounding_box()
+    for i in range(20):
+        page.mouse.move(box["x"] + 20 + i * 13 % 200, box["y"] + 10 + i * 17 % 200)
+        page.locator(".lv-token").nth(i).hover()
+    page.set_viewport_size({"width": 700, "height": 900})
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.wait_for_function(
+        f"old => JSON.stringify(({sizes})()) === old", arg=json.dumps(before, separators=(",", ":"))
+    )
+
+
+def test_a_failed_download_says_so_and_can_be_tried_again(playground):
+    blocked = []
+
+    def block(visit):
+        visit.context.route("**/*.safetensors", lambda route: route.abort())
+        blocked.append(visit)
+
+    page = playground(ready=False, before=block)
+    page.wait_for_selector(".lv-status[data-trouble]")
+    assert "attn-only-2l" in page.locator(".lv-status").inner_text()
+    assert "could not be downloaded" in page.locator(".lv-status").inner_text()
+    blocked[0].context.unroute("**/*.safetensors")
+    page.get_by_role("button", name="Try again").click()
+    page.wait_for_selector(".lv-host[data-state=ready]")
+    blocked[0].trouble[:] = [t for t in blocked[0].trouble if "ERR_FAILED" not in t]
+
+
+def test_pictures_are_saved(playground, tmp_path: Path):
+    page = playground()
+    for kind in ("SVG", "PNG"):
+        with page.expect_download() as download:
+            page.get_by_role("button", name=f"Save {kind}").click()
+        download.value.save_as(tmp_path / kind)
+    root = ElementTree.parse(tmp_path / "SVG").getroot()
+    assert len(root.findall(".//{*}rect")) > 50
+    assert any("L1H" in (text.text or "") for text in root.findall(".//{*}text"))
+    assert (tmp_path / "PNG").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_the_page_reads_without_javascript(chromium, book_address: str):
+    context = chromium.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{book_address}/book/playground.html")
+    assert page.locator(".admonition.live").is_visible()
+    assert page.locator("figure img").first.is_visible()
+    context.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_live_page_has_no_serious_barrier_and_fits_a_phone(playground, theme: str):
+    page = playground(theme=theme, width=375)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 375
+    page.get_by_label("Compare two settings").check()
+    page.locator(".lv-tables summary").click()
+    difference(page)
+    page.evaluate((ROOT / "_vendor/tests/axe.min.js").read_text(encoding="utf-8"))
+    result = page.evaluate("axe.run('.lv-host', {resultTypes: ['violations']})")
+    found = [(v["id"], [n["html"][:160] for n in v["nodes"]][:4]) for v in result["violations"]]
+    assert found == []

@@ -13,7 +13,8 @@ export function nextTokens(onchoose) {
   return {
     root: list,
     show({ best, truth, target }) {
-      const rows = truth && !best.some(({ id }) => id === truth.id) ? [...best.slice(0, -1), truth] : best;
+      const further = [truth, target].filter((one, i, all) => one && !best.some(({ id }) => id === one.id) && all.findIndex((other) => other?.id === one.id) === i);
+      const rows = [...best.slice(0, best.length - further.length), ...further];
       children(list, rows.length, make, (item, i) => {
         const { id, token, p, logit } = rows[i], button = item.firstChild, [name, bar, number] = button.children;
         const marks = id === truth?.id ? " ✓" : "";

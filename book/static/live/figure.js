@@ -22,18 +22,18 @@ const FIGURES = {
   copies: {
     title: "Live: type something twice",
     task: "The model has never seen this text. Write anything, then begin it again, and watch what two heads look at.",
-    model: "attn-only-2l", text: "The lighthouse keeper painted his boat green. The lighthouse keeper painted", pattern: true,
+    model: "attn-only-2l", text: "My grandmother kept seven blue teacups. My grandmother kept seven blue", pattern: true,
     heads: ({ induction }) => induction, twice: true,
   },
   pattern: {
     title: "Live: where does a head look?",
     task: "Choose a head and point at tokens. Each row of the picture is one token's question to those before it.",
-    model: "attn-only-1l", text: (list) => list.demo, pattern: true, heads: (_, config) => headNames(config),
+    model: "attn-only-2l", text: (list) => list.demo, pattern: true, heads: (_, config) => headNames(config),
   },
   trigrams: {
     title: "Live: skip-trigrams at work",
     task: "Take heads out one by one and see which of the likeliest next tokens they were responsible for.",
-    model: "attn-only-1l", text: "\n    def self", heads: (_, config) => headNames(config), off: (_, config) => headNames(config),
+    model: "attn-only-1l", text: "class Set:\n    def add(self", heads: (_, config) => headNames(config), off: (_, config) => headNames(config),
   },
   induction: {
     title: "Live: take the mechanism apart",

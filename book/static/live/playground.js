@@ -161,7 +161,8 @@ export async function playground(host) {
   for (const set of SETS) {
     const fail = (error) => trouble(error);
     asking[set] = {
-      run: latest("run", (answer) => {
+      run: latest("run", (answer, { targetText }) => {
+        if (targetText) state.target = answer.target.id;
         answers[set] = answer;
         looks[set] = answer;
         delete losses[set];
@@ -196,7 +197,7 @@ export async function playground(host) {
     speak();
   });
 
-  function refresh() {
+  function refresh(targetText = null) {
     for (const set of SETS) {
       if (!state.sets[set]) {
         delete answers[set], delete looks[set], delete losses[set], delete paths[set];
@@ -204,7 +205,7 @@ export async function playground(host) {
       }
       const { model: name, settings } = state.sets[set];
       if (!answers[set]) say(`Loading ${name}, ${fixed(about(name).bytes / 1e6, 1)} MB …`);
-      asking[set].run({ slot: set, model: name, text: state.text, settings: structuredClone(settings), at: state.at, target: state.target });
+      asking[set].run({ slot: set, model: name, text: state.text, settings: structuredClone(settings), at: state.at, target: state.target, targetText });
     }
     remember();
     render();
@@ -227,11 +228,11 @@ export async function playground(host) {
     }
     Object.assign(state, { at: null, target: null });
     text.value = state.text;
-    refresh();
+    refresh(chosen.target);
   }
 
   function trouble(error) {
-    status.replaceChildren(`${error.message} `, h("button", { type: "button", onclick: refresh }, "Try again"));
+    status.replaceChildren(`${error.message} `, h("button", { type: "button", onclick: () => refresh() }, "Try again"));
     status.dataset.trouble = "";
     host.dataset.state = "failed";
   }
@@ -356,11 +357,11 @@ export async function playground(host) {
     const found = looks[current()], own = paths[current()];
     put(nextTitle, { text: `After ${answer.tokens[Math.min(found.at, answer.tokens.length - 1)]}` });
     next.show(found);
-    const current = own && own.at === found.at && own.target === found.target.id;
+    const fits = own && own.at === found.at && own.target === found.target.id;
     put(barsTitle, { text: `What raises ${found.target.token}` });
     const rows = !own ? [] : state.by === "path" ? pathRows(own.terms) : headRows(own, answer.config);
     bars.show(rows);
-    bars.root.toggleAttribute("data-stale", !current);
+    bars.root.toggleAttribute("data-stale", !fits);
     put(barsNote, { text: own ? `Contributions to its logit, in nats; they sum to ${fixed(own.sum)}. Patterns are taken as they are.` : "Contributions are being computed …" });
   }
 

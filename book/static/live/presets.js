@@ -7,5 +7,5 @@ export const PRESETS = {
     title: "Python code",
     text: "class Counter:\n    def __init__(self, total):\n        self.total = total\n\n    def add(self, amount):\n        self.total = self.total + amount\n        return self.",
   },
-  bug: { title: "A skip-trigram bug", text: "\n    def self", model: "attn-only-1l" },
+  bug: { title: "A skip-trigram bug", text: "\n    def add(", model: "attn-only-1l", target: "):" },
 };

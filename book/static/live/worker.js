@@ -98,12 +98,13 @@ const answers = {
     return Array(times).fill(chosen.join("")).join("");
   },
 
-  async run({ slot, model: name, text, ids: given, settings: asked, at, target, best = 10 }) {
+  async run({ slot, model: name, text, ids: given, settings: asked, at, target: id, targetText, best = 10 }) {
     const model = await models(name), { config } = model;
     if (wrong(asked)) throw new Error(wrong(asked));
     const settings = fitted(asked, config);
     const read = given ? { ids: given, cut: false, rest: 0 } : tokenizer.encode(text, config.n_ctx);
     const { ids } = read;
+    const target = targetText ? tokenizer.encode(targetText).ids[1] : id < config.d_vocab ? id : null;
     const started = performance.now();
     const { frozen, note = "" } = heldPatterns(model, slot, ids, settings);
     const used = note ? { ...settings, freeze: "none" } : settings;
