@@ -12,7 +12,7 @@ from pathsum import load_model, load_tokenizer
 from pathsum.atlas import LayerAtlas, main, overview, search_box
 from pathsum.atlas_drawings import eigenvalue_planes, pattern
 from pathsum.atlas_facts import LayerFacts, vocabulary
-from pathsum.atlas_html import composition_table, head_html
+from pathsum.atlas_html import composition_table, head_html, signed
 from pathsum.atlas_scores import (
     RULES,
     SAMPLES,
@@ -158,6 +158,10 @@ def test_a_page_says_the_numbers_of_its_head(layer: LayerAtlas):
     for kind, scores in facts.partners.items():
         mean, sd, _ = layer.nulls[kind]
         assert [int(z) for z in kinds[kind]] == ((scores - mean) / sd).round().int().tolist()
+
+
+def test_a_number_that_rounds_to_nothing_has_no_minus():
+    assert [signed(-0.0004, 3), signed(-0.4, 0), signed(0.05, 2)] == ["+0.000", "+0", "+0.05"]
 
 
 def test_a_pattern_keeps_its_values_for_the_readout(layer: LayerAtlas):

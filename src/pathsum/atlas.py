@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 
 from pathsum.atlas_facts import HeadFacts, LayerFacts, composition_nulls
-from pathsum.atlas_html import head_html, name_of, shares_bar, table
+from pathsum.atlas_html import head_html, name_of, shares_bar, signed, table
 from pathsum.atlas_scores import RULES, SHARES
 from pathsum.checkpoints import load_model, load_run, model_names
 from pathsum.files import write_atomically
@@ -124,13 +124,13 @@ def overview_row(facts: HeadFacts, model: str, page: str | None, tokenizer: Toke
         f"<td>{chips}</td>",
         f"<td>{shares_bar(facts.shares.tolist(), legend=False)}</td>",
     ] + [
-        f'<td data-v="{value:.4f}">{value:{form}}</td>'
-        for value, form in (
-            (s["prefix matching"], ".2f"),
-            (s["copying"], "+.2f"),
-            (s["copying, sd"], "+.0f"),
-            (s["raised share"], "+.2f"),
-            (s["cost"], "+.3f"),
+        f'<td data-v="{value:.4f}">{words}</td>'
+        for value, words in (
+            (s["prefix matching"], f"{s['prefix matching']:.2f}"),
+            (s["copying"], signed(s["copying"], 2)),
+            (s["copying, sd"], signed(s["copying, sd"], 0)),
+            (s["raised share"], signed(s["raised share"], 2)),
+            (s["cost"], signed(s["cost"], 3)),
         )
     ]
     return f'<tr data-head="{name}" data-words="{escape(words)}">{"".join(cells)}</tr>'

@@ -21,6 +21,11 @@ def name_of(head: Head) -> str:
     return f"L{head[0]}H{head[1]}"
 
 
+def signed(value: float, digits: int) -> str:
+    """The number with its sign; what rounds to 0 is +0."""
+    return f"{round(value, digits) + 0.0:+.{digits}f}"
+
+
 def head_html(
     facts: HeadFacts, tokenizer: Tokenizer, nulls: dict[str, tuple[float, float, float]]
 ) -> str:
@@ -98,9 +103,9 @@ def score_list(facts: HeadFacts) -> str:
     entries = {
         "prefix matching": f"{s['prefix matching']:.2f}",
         "duplicate token": f"{s['duplicate token']:.2f}",
-        "copying (eigenvalues)": f"{s['copying']:+.2f} ({s['copying, sd']:+.0f} sd)",
-        "copying (what it raises)": f"{s['raised share']:+.2f}",
-        "cost of silencing it": f"{s['cost']:+.3f} ± {s['cost, error']:.3f} nats",
+        "copying (eigenvalues)": f"{signed(s['copying'], 2)} ({signed(s['copying, sd'], 0)} sd)",
+        "copying (what it raises)": signed(s["raised share"], 2),
+        "cost of silencing it": f"{signed(s['cost'], 3)} ± {s['cost, error']:.3f} nats",
     }
     return '<dl class="atlas-scores">' + "".join(
         f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in entries.items()
@@ -153,7 +158,8 @@ def composition_table(facts: HeadFacts, nulls: dict[str, tuple[float, float, flo
         mean, sd, reverse = nulls[kind]
         z = ((scores - mean) / sd).tolist()
         cells = [
-            f'<td class="{"atlas-marked" if value > FAR else ""}">{value:+.0f}</td>' for value in z
+            f'<td class="{"atlas-marked" if value > FAR else ""}">{signed(value, 0)}</td>'
+            for value in z
         ]
         rows.append(f'<tr><th scope="row">{kind}</th>{"".join(cells)}</tr>')
         best = int(scores.argmax())
