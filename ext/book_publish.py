@@ -63,7 +63,9 @@ def description(doctree: nodes.document) -> str:
     return ""
 
 
-def describe_page(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: Any) -> None:
+def describe_page(
+    app: Sphinx, pagename: str, templatename: str, context: dict, doctree: Any
+) -> None:
     """Title, description and picture for search engines and for links shown elsewhere."""
     if doctree is None:
         return
@@ -79,7 +81,11 @@ def describe_page(app: Sphinx, pagename: str, templatename: str, context: dict, 
         "twitter:card": "summary_large_image",
     }
     lines = [f'<meta name="description" content="{html.escape(about["og:description"])}">']
-    lines += [f'<meta property="{key}" content="{html.escape(text)}">' for key, text in about.items() if text]
+    lines += [
+        f'<meta property="{key}" content="{html.escape(text)}">'
+        for key, text in about.items()
+        if text
+    ]
     context["metatags"] = context.get("metatags", "") + "\n".join(lines)
 
 
@@ -89,10 +95,14 @@ def write_site_files(app: Sphinx, exception: Exception | None) -> None:
         return
     site, out = site_url(Path(app.srcdir)), Path(app.outdir)
     pages = sorted(app.env.found_docs)
-    listed = "\n".join(f"<url><loc>{html.escape(f'{site}{page}.html')}</loc></url>" for page in pages)
+    listed = "\n".join(
+        f"<url><loc>{html.escape(f'{site}{page}.html')}</loc></url>" for page in pages
+    )
     head = '<?xml version="1.0" encoding="UTF-8"?>\n<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">'
     (out / "sitemap.xml").write_text(f"{head}\n{listed}\n</urlset>\n", encoding="utf-8")
-    (out / "robots.txt").write_text(f"User-agent: *\nAllow: /\nSitemap: {site}sitemap.xml\n", encoding="utf-8")
+    (out / "robots.txt").write_text(
+        f"User-agent: *\nAllow: /\nSitemap: {site}sitemap.xml\n", encoding="utf-8"
+    )
     title = html.escape(app.config.html_title or app.config.project)
     (out / "404.html").write_text(LOST.format(title=title, site=site), encoding="utf-8")
 

@@ -115,7 +115,10 @@ def test_the_search_finds_a_planted_leak(where: str, folder: Path, chapters, tmp
         cell["source"] = [f"{HIDDEN_BEGIN}\n"]
     text = json.dumps(content)
     if where == "page":
-        name, text = "page.html", "<pre><span>return</span> <b>A_2</b> @ A_1, W_OV_1 @\n W_OV_2</pre>"
+        name, text = (
+            "page.html",
+            "<pre><span>return</span> <b>A_2</b> @ A_1, W_OV_1 @\n W_OV_2</pre>",
+        )
     if where == "index":
         name, text = "searchindex.js", f'Search.setIndex({{"terms":{{"{word}":0}}}})'
     (tmp_path / name).write_text(text, encoding="utf-8")
@@ -149,7 +152,9 @@ def test_the_graded_edition_marks_every_exercise(whole: dict[str, str], chapters
 
 def nbgrader(place: Path, *command: str) -> str:
     """What a command of the real nbgrader prints."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # it calls alembic by name
+    path = (
+        f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # it calls alembic by name
+    )
     command = (sys.executable, "-m", "nbgrader", *command)
     environment = {**os.environ, "PATH": path}
     done = subprocess.run(command, cwd=place, env=environment, text=True, capture_output=True)
@@ -188,8 +193,12 @@ def mangled(text: str) -> str:
 def test_the_real_nbgrader_gives_right_answers_full_marks_and_wrong_ones_none(sheet: Path):
     place, name = sheet / "nbgrader", "term-importance"
     release = (place / f"release/{name}/{name}.ipynb").read_text(encoding="utf-8")
-    nbgrader(place, "generate_assignment", name, "--force", "--CourseDirectory.release_directory=theirs")
-    theirs = json.loads((place / f"theirs/{name}/{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+    nbgrader(
+        place, "generate_assignment", name, "--force", "--CourseDirectory.release_directory=theirs"
+    )
+    theirs = json.loads((place / f"theirs/{name}/{name}.ipynb").read_text(encoding="utf-8"))[
+        "cells"
+    ]
     ours = json.loads(release)["cells"]
     for one, other in zip(ours, theirs, strict=True):
         assert "".join(one["source"]) == "".join(other["source"])
@@ -208,7 +217,9 @@ def test_the_real_nbgrader_gives_right_answers_full_marks_and_wrong_ones_none(sh
     nbgrader(place, "export", "--to=grades.csv")
     with (place / "grades.csv").open() as file:
         scores = {row["student_id"]: float(row["score"]) for row in csv.DictReader(file)}
-    points = {c["id"]: c["metadata"]["nbgrader"]["points"] for c in ours if c["id"].startswith("check-")}
+    points = {
+        c["id"]: c["metadata"]["nbgrader"]["points"] for c in ours if c["id"].startswith("check-")
+    }
     full = float(sum(points.values()))
     assert scores == {
         "wrong": 0,
@@ -246,7 +257,15 @@ def test_a_broken_cell_does_not_hide_an_answer(sheet: Path):
 
 def test_the_example_course_makes_a_folder_of_its_chapters(root: Path, chapters, tmp_path: Path):
     example = root / "book/courses/one-week.yml"
-    command = [sys.executable, "-m", "pathsum.editions", "--course", example, "--out", tmp_path / "c"]
+    command = [
+        sys.executable,
+        "-m",
+        "pathsum.editions",
+        "--course",
+        example,
+        "--out",
+        tmp_path / "c",
+    ]
     done = subprocess.run(command, cwd=root, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
     course = read_course(example, chapters)
@@ -255,11 +274,15 @@ def test_the_example_course_makes_a_folder_of_its_chapters(root: Path, chapters,
     for name, wanted in course.chapters.items():
         text = (tmp_path / f"c/reader/{name}.ipynb").read_text(encoding="utf-8")
         kept = [i.removeprefix("exercise-") for i in sources(text) if i.startswith("exercise-")]
-        assert wanted is None or kept == [e for e in kept if e in wanted] and len(kept) == len(wanted)
+        assert (
+            wanted is None or kept == [e for e in kept if e in wanted] and len(kept) == len(wanted)
+        )
         assert "](claims.ipynb" not in text, "a link to a chapter that is not in the course"
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("x")
-    refused = subprocess.run([*command[:-1], tmp_path / "mine"], cwd=root, text=True, capture_output=True)
+    refused = subprocess.run(
+        [*command[:-1], tmp_path / "mine"], cwd=root, text=True, capture_output=True
+    )
     assert refused.returncode == 1 and "name an empty folder" in refused.stderr
 
 
@@ -269,12 +292,18 @@ def test_the_example_course_makes_a_folder_of_its_chapters(root: Path, chapters,
         pytest.param("chapters: [zero-layer]", "expected `chapters:`", id="a list"),
         pytest.param("a: [", "cannot be read as YAML", id="no YAML"),
         pytest.param("chapters: {one: all}", "no chapter 'one'; there are", id="unknown chapter"),
-        pytest.param("chapters: {zero-layer: [x]}", "all, none or a list of", id="unknown exercise"),
-        pytest.param("chapters: {zero-layer: all}\ncolour: red", "unknown ['colour']", id="unknown key"),
+        pytest.param(
+            "chapters: {zero-layer: [x]}", "all, none or a list of", id="unknown exercise"
+        ),
+        pytest.param(
+            "chapters: {zero-layer: all}\ncolour: red", "unknown ['colour']", id="unknown key"
+        ),
         pytest.param("chapters: {zero-layer: all}\nsheets: 2", "true or false", id="sheets"),
     ],
 )
-def test_a_course_that_cannot_be_followed_is_refused_with_what_there_is(text, words, chapters, tmp_path):
+def test_a_course_that_cannot_be_followed_is_refused_with_what_there_is(
+    text, words, chapters, tmp_path
+):
     (tmp_path / "course.yml").write_text(text)
     with pytest.raises(CourseError) as caught:
         read_course(tmp_path / "course.yml", chapters)

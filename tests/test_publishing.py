@@ -31,7 +31,9 @@ def test_a_workflow_names_only_commands_that_are_there(path: Path):
             assert ("uses" in step) != ("run" in step)
             if "uses" in step:
                 assert re.fullmatch(r"actions/[\w-]+@v\d+", step["uses"])
-            for word in re.findall(r"(?:python|bash) ([\w./-]+\.(?:py|sh)|\.ci/run)", step.get("run", "")):
+            for word in re.findall(
+                r"(?:python|bash) ([\w./-]+\.(?:py|sh)|\.ci/run)", step.get("run", "")
+            ):
                 assert (ROOT / word).is_file(), word
             for target in re.findall(r"^make ([\w-]+)", step.get("run", "")):
                 assert target in targets
@@ -49,7 +51,10 @@ def test_the_weekly_run_reports_its_failures():
     for job in jobs.values():
         (report,) = [step for step in job["steps"] if step.get("if") == "failure()"]
         assert "report_failure.sh" in report["run"] and "GH_TOKEN" in report["env"]
-    assert subprocess.run(["bash", "-n", ROOT / "tools/report_failure.sh"], check=False).returncode == 0
+    assert (
+        subprocess.run(["bash", "-n", ROOT / "tools/report_failure.sh"], check=False).returncode
+        == 0
+    )
 
 
 def test_a_failure_is_added_to_the_open_issue_of_its_title(tmp_path: Path):
@@ -58,7 +63,9 @@ def test_a_failure_is_added_to_the_open_issue_of_its_title(tmp_path: Path):
     calls = {}
     for number in ("", "7"):
         stand_in = tmp_path / "gh"
-        stand_in.write_text(f'#!/bin/sh\n[ "$2" = list ] && echo "{number}" && exit\necho "$@" > {tmp_path}/call\n')
+        stand_in.write_text(
+            f'#!/bin/sh\n[ "$2" = list ] && echo "{number}" && exit\necho "$@" > {tmp_path}/call\n'
+        )
         stand_in.chmod(0o755)
         environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "GITHUB_SERVER_URL": "s"}
         environment |= {"GITHUB_REPOSITORY": "o/r", "GITHUB_RUN_ID": "1"}
@@ -79,10 +86,16 @@ def test_the_citation_file_holds_what_it_must():
 
 def test_binder_and_the_devcontainer_use_the_one_source_of_pins():
     lines = (ROOT / ".binder/requirements.txt").read_text().splitlines()
-    assert [line for line in lines if not line.startswith("#")] == ["-r ../requirements.lock", "-e ."]
+    assert [line for line in lines if not line.startswith("#")] == [
+        "-r ../requirements.lock",
+        "-e .",
+    ]
     container = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text())
     assert container["postCreateCommand"] == "make .venv/.ready"
-    assert ":3.11" in container["image"] and (ROOT / ".binder/runtime.txt").read_text() == "python-3.11\n"
+    assert (
+        ":3.11" in container["image"]
+        and (ROOT / ".binder/runtime.txt").read_text() == "python-3.11\n"
+    )
 
 
 @pytest.fixture
@@ -145,7 +158,9 @@ def test_published_pages_describe_themselves_and_work_under_any_path(built_book:
         seen.append(about[1])
         assert re.search(r'property="og:image" content="https://[^"]+/_static/social\.png"', text)
         for address in re.findall(r'(?:href|src)="([^"]+)"', text):
-            assert not address.startswith("/"), f"{path.name}: {address} works at the root of a site only"
+            assert not address.startswith("/"), (
+                f"{path.name}: {address} works at the root of a site only"
+            )
     assert len(set(seen)) == len(seen), "two pages with one description"
     listed = re.findall(r"<loc>([^<]+)</loc>", (built_book / "sitemap.xml").read_text())
     assert {address.rsplit("/", 1)[1] for address in listed} >= {path.name for path in pages}

@@ -22,7 +22,9 @@ def chapters(root: Path):
 
 
 def test_the_guide_is_the_one_that_the_command_writes(root: Path):
-    assert guide(root) == (root / GUIDE).read_text(encoding="utf-8"), "run `python -m pathsum.teaching`"
+    assert guide(root) == (root / GUIDE).read_text(encoding="utf-8"), (
+        "run `python -m pathsum.teaching`"
+    )
 
 
 def test_forty_misconceptions_are_met_and_every_check_has_a_note(root: Path, chapters):
@@ -38,7 +40,9 @@ def test_the_guide_lists_every_exercise_and_chapter(root: Path, chapters):
     text = (root / GUIDE).read_text(encoding="utf-8")
     for chapter in chapters:
         if chapter.number:
-            assert f"| [{chapter.title()}]({chapter.name}.md) |" in text, f"no goal for {chapter.name}"
+            assert f"| [{chapter.title()}]({chapter.name}.md) |" in text, (
+                f"no goal for {chapter.name}"
+            )
         for exercise in exercises(chapter):
             assert f"| [{exercise.number}]({chapter.name}.md) | {exercise.title} |" in text
 
@@ -65,7 +69,9 @@ def test_a_note_that_fits_nothing_is_refused(change, words: str, root: Path, tmp
 
 
 def test_the_course_printed_in_the_guide_is_the_example(root: Path):
-    printed = re.search(r"```yaml\n(.*?)```", (root / GUIDE).read_text(encoding="utf-8"), re.DOTALL)[1]
+    printed = re.search(
+        r"```yaml\n(.*?)```", (root / GUIDE).read_text(encoding="utf-8"), re.DOTALL
+    )[1]
     example = (root / "book/courses/one-week.yml").read_text(encoding="utf-8")
     assert yaml.safe_load(printed) == yaml.safe_load(example)
 
@@ -77,13 +83,17 @@ def test_notebooks_state_the_measured_time_and_memory(root: Path, chapters):
     for name, row in timings.items():
         assert 0 < row["seconds"] < 600 and 0 < row["peak_mb"] < 8000 and row["cells"]
         for folder in ("notebooks", "notebooks/solutions"):
-            cells = json.loads((root / folder / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+            cells = json.loads((root / folder / f"{name}.ipynb").read_text(encoding="utf-8"))[
+                "cells"
+            ]
             assert "".join(cells[1]["source"]) == measured(name, timings)
 
 
 def notebook_of(*cells: str) -> str:
     content = nbformat.v4.new_notebook()
-    content.cells = [nbformat.v4.new_code_cell(text, id=f"cell-{i}") for i, text in enumerate(cells)]
+    content.cells = [
+        nbformat.v4.new_code_cell(text, id=f"cell-{i}") for i, text in enumerate(cells)
+    ]
     content.metadata["kernelspec"] = {"name": "python3", "display_name": "p", "language": "python"}
     return nbformat.writes(content)
 

@@ -32,7 +32,17 @@ COLAB = {
     "safetensors": "0.8.0",
 }
 COLAB_TORCH = "2.11.0"
-LENT = ("torch", "torchgen", "functorch", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "fsspec")
+LENT = (
+    "torch",
+    "torchgen",
+    "functorch",
+    "sympy",
+    "mpmath",
+    "networkx",
+    "jinja2",
+    "markupsafe",
+    "fsspec",
+)
 LENT += ("filelock", "typing_extensions", "setuptools")
 NOTEBOOKS = ("notation", "composition")
 CLOSED = """
@@ -72,14 +82,18 @@ def prepare(folder: Path, python: str | None) -> Path:
         pins.append(f"torch=={COLAB_TORCH}")
     else:
         ask = [inside, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-        lend_torch(Path(subprocess.run(ask, check=True, text=True, capture_output=True).stdout.strip()))
+        lend_torch(
+            Path(subprocess.run(ask, check=True, text=True, capture_output=True).stdout.strip())
+        )
     pip(inside, "install", "--quiet", *pins)
     return inside
 
 
 def pip(python: Path, *command: str) -> str:
     done = subprocess.run(
-        [python, "-m", "pip", "--disable-pip-version-check", *command], text=True, capture_output=True
+        [python, "-m", "pip", "--disable-pip-version-check", *command],
+        text=True,
+        capture_output=True,
     )
     if done.returncode:
         sys.exit(f"colab: pip {' '.join(map(str, command))} failed:\n{done.stdout}{done.stderr}")
@@ -88,12 +102,16 @@ def pip(python: Path, *command: str) -> str:
 
 def versions(python: Path) -> dict[str, str]:
     """What is installed, by name."""
-    return {plain(p["name"]): p["version"] for p in json.loads(pip(python, "list", "--format", "json"))}
+    return {
+        plain(p["name"]): p["version"] for p in json.loads(pip(python, "list", "--format", "json"))
+    }
 
 
 def install(python: Path, folder: Path) -> None:
     """Install the package from a copy of the sources; sys.exit if anything moves."""
-    shutil.copytree(ROOT / "src", folder / "source/src", ignore=shutil.ignore_patterns("*.egg-info"))
+    shutil.copytree(
+        ROOT / "src", folder / "source/src", ignore=shutil.ignore_patterns("*.egg-info")
+    )
     for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copyfile(ROOT / name, folder / "source" / name)
     before = versions(python)
@@ -111,10 +129,14 @@ def run(python: Path, name: str, folder: Path) -> None:
     spec = folder / "kernels/colab"
     spec.mkdir(parents=True, exist_ok=True)
     argv = [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    (spec / "kernel.json").write_text(json.dumps({"argv": argv, "display_name": "c", "language": "python"}))
+    (spec / "kernel.json").write_text(
+        json.dumps({"argv": argv, "display_name": "c", "language": "python"})
+    )
     content = nbformat.read(ROOT / f"notebooks/{name}.ipynb", as_version=4)
     content.cells.insert(0, nbformat.v4.new_code_cell(CLOSED, id="closed"))
-    client = NotebookClient(content, timeout=1200, kernel_name="colab", resources={"metadata": {"path": folder}})
+    client = NotebookClient(
+        content, timeout=1200, kernel_name="colab", resources={"metadata": {"path": folder}}
+    )
     client.create_kernel_manager()
     client.km.kernel_spec_manager.kernel_dirs.insert(0, str(folder / "kernels"))
     executed = client.execute()

@@ -23,7 +23,12 @@ AGENT = "Mozilla/5.0 (link check of a book)"
 def addresses(root: Path) -> dict[str, list[str]]:
     """Every outside address and the files that it stands in."""
     found: dict[str, list[str]] = {}
-    for path in [root / "README.md", root / "NOTICE", *sorted((root / "book").glob("*.md")), root / "book/references.bib"]:
+    for path in [
+        root / "README.md",
+        root / "NOTICE",
+        *sorted((root / "book").glob("*.md")),
+        root / "book/references.bib",
+    ]:
         for address in ADDRESS.findall(path.read_text(encoding="utf-8") if path.exists() else ""):
             address = address.split("#")[0].rstrip(".,;:*_")
             while address.endswith(")") and address.count("(") < address.count(")"):
@@ -57,7 +62,9 @@ def answer(address: str, tries: int, pause: float, timeout: float = 30) -> str:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     options.add_argument("--tries", type=int, default=4)
-    options.add_argument("--pause", type=float, default=10, help="seconds before the second try, then doubled")
+    options.add_argument(
+        "--pause", type=float, default=10, help="seconds before the second try, then doubled"
+    )
     options.add_argument("--report", type=Path, help="also write what was found there")
     chosen = options.parse_args()
     dead, lines = 0, []

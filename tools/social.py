@@ -22,7 +22,9 @@ PERIOD = 24
 
 def main() -> None:
     model = load_model("attn-only-2l")
-    once = torch.randint(1, model.config.d_vocab, (PERIOD,), generator=torch.Generator().manual_seed(2))
+    once = torch.randint(
+        1, model.config.d_vocab, (PERIOD,), generator=torch.Generator().manual_seed(2)
+    )
     tokens = torch.cat([torch.zeros(1, dtype=torch.int64), once, once])[None]
     patterns = cache(model, tokens)["L1.pattern"]
     head = int(prefix_matching_score(patterns, PERIOD).mean(0).argmax())
@@ -30,7 +32,15 @@ def main() -> None:
     ax = fig.add_axes((0.53, 0.08, 0.44, 0.84))
     ax.imshow(patterns[0, head], cmap="viridis", vmin=0, vmax=1, interpolation="nearest")
     ax.set_axis_off()
-    fig.text(0.05, 0.62, "Transformer Circuits,\nExecuted", color="white", fontsize=32, weight="bold", va="center")
+    fig.text(
+        0.05,
+        0.62,
+        "Transformer Circuits,\nExecuted",
+        color="white",
+        fontsize=32,
+        weight="bold",
+        va="center",
+    )
     fig.text(
         0.05, 0.36, "A paper as a book that runs:\nsmall attention-only transformers,\ntaken apart in front of you",
         color="#c8d2dc", fontsize=20, va="center", linespacing=1.4,

@@ -68,7 +68,9 @@ def exercises(chapter: Chapter) -> list[Exercise]:
 
 def whole_book(chapters: list[Chapter]) -> Course:
     """Every chapter that has cells, with every exercise."""
-    return Course("Transformer Circuits, Executed", {c.name: None for c in chapters if c.executable})
+    return Course(
+        "Transformer Circuits, Executed", {c.name: None for c in chapters if c.executable}
+    )
 
 
 def read_course(path: Path, chapters: list[Chapter]) -> Course:
@@ -96,7 +98,9 @@ def read_course(path: Path, chapters: list[Chapter]) -> Course:
         elif isinstance(wanted, list) and set(wanted) <= set(there):
             chosen[name] = wanted
         else:
-            raise CourseError(f"{path}: {name}: expected all, none or a list of {there}, got {wanted}")
+            raise CourseError(
+                f"{path}: {name}: expected all, none or a list of {there}, got {wanted}"
+            )
     secret = str(content.get("secret", Course.secret))
     return Course(str(content.get("title", path.stem)), chosen, secret, sheets)
 
@@ -110,7 +114,9 @@ def chosen_text(chapter: Chapter, wanted: list[str] | None, sheet: bool = False)
         return text
     front = re.match(r"---\n.*?\n---\n", text, re.DOTALL)
     imports = CELL.search(text)
-    tasks = sorted([*EXERCISE.finditer(text), *QUESTION.finditer(text)], key=lambda found: found.start())
+    tasks = sorted(
+        [*EXERCISE.finditer(text), *QUESTION.finditer(text)], key=lambda found: found.start()
+    )
     parts = [front[0] if front else "", f"# {chapter.title()}: exercises\n"]
     parts += [imports[0] if imports else "", *(_task(found[0]) for found in tasks)]
     return "\n".join(parts)

@@ -85,7 +85,9 @@ def with_notes(text: str, notes: dict[str, Any]) -> str:
                 lines.append(f"- Often believed: *{error['belief']}* Instead: {error['truth']}")
                 lines.append(f"- To find out who believes it, ask: *{error['ask']}*")
         if lines:
-            cells.append(_markdown(f"note-{name}"[:64], "**For the teacher**\n\n" + "\n".join(lines)))
+            cells.append(
+                _markdown(f"note-{name}"[:64], "**For the teacher**\n\n" + "\n".join(lines))
+            )
     return _dump(content | {"cells": cells})
 
 
@@ -183,19 +185,27 @@ def course_files(root: Path, course_file: Path | None = None) -> dict[str, str]:
         files[f"reader/{name}.ipynb"] = made["stub"]
         files[f"instructor/{name}.ipynb"] = with_notes(made["solved"], notes)
         if found := exercises(chapter):
-            files[f"nbgrader/source/{name}/{name}.ipynb"] = graded(made["marked"], chapter, course.secret, False)
-            files[f"nbgrader/release/{name}/{name}.ipynb"] = graded(made["stub"], chapter, course.secret, True)
+            files[f"nbgrader/source/{name}/{name}.ipynb"] = graded(
+                made["marked"], chapter, course.secret, False
+            )
+            files[f"nbgrader/release/{name}/{name}.ipynb"] = graded(
+                made["stub"], chapter, course.secret, True
+            )
             total, points = total + len(found), points + sum(e.points for e in found)
             points += 3 * len(QUESTION.findall(chapter.text))
     listed = ", ".join(named[name].title() for name in course.chapters)
-    files["README.md"] = README.format(title=course.title, chapters=listed, exercises=total, points=points)
+    files["README.md"] = README.format(
+        title=course.title, chapters=listed, exercises=total, points=points
+    )
     return files
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     options.add_argument("--course", type=Path, help="a course file; without it, the whole book")
-    options.add_argument("--out", type=Path, default=Path("_build/editions"), help="the folder to write")
+    options.add_argument(
+        "--out", type=Path, default=Path("_build/editions"), help="the folder to write"
+    )
     chosen = options.parse_args()
     marker = chosen.out / "nbgrader/nbgrader_config.py"
     if chosen.out.exists() and any(chosen.out.iterdir()) and not marker.exists():

@@ -45,7 +45,9 @@ def solution_words(chapters: list[Chapter]) -> set[str]:
     """Words of five letters or more that stand in solutions and nowhere else in the book."""
     pattern = re.compile(r"[A-Za-z_]{5,}")
     whole = {word.lower() for c in chapters for word in pattern.findall(c.text)}
-    stripped = {word.lower() for c in chapters for word in pattern.findall(edition(c.text, "stub", ""))}
+    stripped = {
+        word.lower() for c in chapters for word in pattern.findall(edition(c.text, "stub", ""))
+    }
     return whole - stripped
 
 
@@ -84,7 +86,9 @@ def leaks(folder: Path, chapters: list[Chapter]) -> list[str]:
             continue
         text = shown_text(path)
         flat = squeezed(text)
-        found += [f"{where}: a solution of {lines[key]}: {key[:60]}" for key in lines if key in flat]
+        found += [
+            f"{where}: a solution of {lines[key]}: {key[:60]}" for key in lines if key in flat
+        ]
         found += [f"{where}: the marker {marker!r}" for marker in MARKERS if marker in text]
         if path.suffix == ".ipynb":
             cells = json.loads(path.read_text(encoding="utf-8"))["cells"]

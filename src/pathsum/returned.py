@@ -32,7 +32,9 @@ def _cells(text: str, name: str) -> list[dict[str, Any]]:
         for cell in cells:
             cell["source"] = "".join(cell["source"])
     except (ValueError, KeyError, TypeError):
-        raise ReturnedError(f"{name} is not a notebook of format 4: save it again as .ipynb") from None
+        raise ReturnedError(
+            f"{name} is not a notebook of format 4: save it again as .ipynb"
+        ) from None
     return cells
 
 
@@ -88,7 +90,9 @@ def restored(returned: str, release: str) -> tuple[str, list[str]]:
         if name in answers and cell["id"] != name:
             for i, source in enumerate(helpers[name], 1):
                 identity = f"own-{name}-{i}"[:64]
-                cells.append({"cell_type": "code", "id": identity, "metadata": {}, "source": source})
+                cells.append(
+                    {"cell_type": "code", "id": identity, "metadata": {}, "source": source}
+                )
                 cells[-1] |= {"execution_count": None, "outputs": []}
             cell["source"] = answers[name]
         elif cell["id"] in written:

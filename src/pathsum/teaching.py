@@ -35,7 +35,14 @@ def chapters_table(chapters: list[Chapter], notes: dict[str, Any], timings: dict
     """Goal, chapters needed before, exercises with their minutes, and measured time, per chapter."""
     titles = {chapter.name: chapter.title() for chapter in chapters}
     rows = [
-        _row("Chapter", "Afterwards, a student can", "Before it", "Exercises", "Their minutes", "Runs in, min"),
+        _row(
+            "Chapter",
+            "Afterwards, a student can",
+            "Before it",
+            "Exercises",
+            "Their minutes",
+            "Runs in, min",
+        ),
         _row(*["---"] * 3, *["---:"] * 3),
     ]
     for chapter in chapters:
@@ -63,7 +70,9 @@ def exercises_table(chapters: list[Chapter]) -> str:
     rows = [_row("Number", "Exercise", "Difficulty", "Minutes", "Answer"), _row(*["---"] * 5)]
     pattern = r"\{admonition\} (Exercise|Question) ([\d.]+): (.*) \((\w+), (\d+) minutes, (.*)\)$"
     for chapter in chapters:
-        for _, number, title, level, minutes, size in re.findall(pattern, chapter.text, re.MULTILINE):
+        for _, number, title, level, minutes, size in re.findall(
+            pattern, chapter.text, re.MULTILINE
+        ):
             rows.append(_row(f"[{number}]({chapter.name}.md)", title, level, minutes, size))
     return "\n".join(rows)
 
@@ -75,7 +84,10 @@ def rubric(chapters: list[Chapter], notes: dict[str, Any]) -> str:
         for number, title in QUESTION.findall(chapter.text):
             if title not in notes["questions"]:
                 raise GuideError(f"book/teaching.yml has no rubric for the question {title!r}")
-            lines += [f"**Question {number}: {title}** ([{chapter.title()}]({chapter.name}.md))", ""]
+            lines += [
+                f"**Question {number}: {title}** ([{chapter.title()}]({chapter.name}.md))",
+                "",
+            ]
             lines += [f"- {point}" for point in notes["questions"][title]]
             lines.append("")
     return "\n".join(lines).rstrip()
@@ -85,7 +97,9 @@ def misconceptions_table(chapters: list[Chapter], notes: dict[str, Any]) -> str:
     """Each misconception with what is right, a question that finds it, and where the book meets it."""
     titles = {chapter.name: chapter.title() for chapter in chapters}
     numbers = {e.check: (e.number, c.name) for c in chapters for e in exercises(c)}
-    asked = {title: (number, c.name) for c in chapters for number, title in QUESTION.findall(c.text)}
+    asked = {
+        title: (number, c.name) for c in chapters for number, title in QUESTION.findall(c.text)
+    }
     rows = [_row("", "Often believed", "Instead", "Ask", "Met in"), _row(*["---"] * 5)]
     for i, error in enumerate(notes["misconceptions"], 1):
         met = []
@@ -95,7 +109,9 @@ def misconceptions_table(chapters: list[Chapter], notes: dict[str, Any]) -> str:
         ):
             for name in names:
                 if name not in known:
-                    raise GuideError(f"misconception {i} names the {kind} {name!r}, which is not there")
+                    raise GuideError(
+                        f"misconception {i} names the {kind} {name!r}, which is not there"
+                    )
                 met.append(f"[{kind} {known[name][0]}]({known[name][1]}.md)")
         for page in error.get("pages", []):
             if page not in titles:

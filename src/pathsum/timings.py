@@ -70,7 +70,9 @@ def measure(path: Path, folder: Path, figures: Path | None = None) -> dict[str, 
                 "seconds": round(kernel.ru_utime + kernel.ru_stime, 1),
                 "clock_seconds": round(clock, 1),
                 "peak_mb": round(kernel.ru_maxrss / unit),
-                "cells": {c.id: c.metadata["seconds"] for c in executed.cells if "seconds" in c.metadata},
+                "cells": {
+                    c.id: c.metadata["seconds"] for c in executed.cells if "seconds" in c.metadata
+                },
             }
             os.write(writing, json.dumps(found).encode())
         except CellExecutionError as error:
@@ -91,7 +93,11 @@ def save_figures(executed: nbformat.NotebookNode, folder: Path) -> list[Path]:
     """Every figure of an executed notebook as an SVG file named after it; the files."""
     saved = []
     for cell in executed.cells:
-        drawn = [o.data["image/svg+xml"] for o in cell.get("outputs", []) if "image/svg+xml" in o.get("data", {})]
+        drawn = [
+            o.data["image/svg+xml"]
+            for o in cell.get("outputs", [])
+            if "image/svg+xml" in o.get("data", {})
+        ]
         for i, text in enumerate(drawn):
             name = re.sub(r"[^\w-]", "-", cell.id) + (f"-{i + 1}" if len(drawn) > 1 else "")
             saved.append(folder / f"{name}.svg")
@@ -102,13 +108,19 @@ def save_figures(executed: nbformat.NotebookNode, folder: Path) -> list[Path]:
 def main() -> None:
     options = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     options.add_argument("chapters", nargs="*", help="names of chapters; without any, all")
-    options.add_argument("--figures", type=Path, help="save every figure as SVG there; no times are kept")
+    options.add_argument(
+        "--figures", type=Path, help="save every figure as SVG there; no times are kept"
+    )
     chosen = options.parse_args()
     root = Path.cwd()
     there = [chapter.name for chapter in read_book(root)[0] if chapter.executable]
     if unknown := set(chosen.chapters) - set(there):
         sys.exit(f"timings: there is no chapter {sorted(unknown)}; there are {there}")
-    old = json.loads((root / TIMINGS).read_text(encoding="utf-8")) if (root / TIMINGS).exists() else {}
+    old = (
+        json.loads((root / TIMINGS).read_text(encoding="utf-8"))
+        if (root / TIMINGS).exists()
+        else {}
+    )
     results = {name: row for name, row in old.get("chapters", {}).items() if name in there}
     for name in chosen.chapters or there:
         path = root / f"notebooks/solutions/{name}.ipynb"
@@ -123,7 +135,9 @@ def main() -> None:
         return
     machine = {"cores": len(os.sched_getaffinity(0)), "python": platform.python_version()}
     ordered = {name: results[name] for name in there if name in results}
-    write_atomically(root / TIMINGS, json.dumps({"machine": machine, "chapters": ordered}, indent=1) + "\n")
+    write_atomically(
+        root / TIMINGS, json.dumps({"machine": machine, "chapters": ordered}, indent=1) + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -206,7 +206,9 @@ def _pair(given: Any, size: int) -> tuple[Tensor, Tensor]:
     """Two square matrices of this size; ExerciseFailed otherwise."""
     if not isinstance(given, (tuple, list)) or len(given) != 2:
         raise ExerciseFailed("expected two matrices, (W_QK, W_OV), given another thing")
-    return tensor(given[0], (size, size), "(dest, src)"), tensor(given[1], (size, size), "(read, written)")
+    return tensor(given[0], (size, size), "(dest, src)"), tensor(
+        given[1], (size, size), "(read, written)"
+    )
 
 
 @check("Exercise 8.7")
@@ -250,9 +252,13 @@ def check_induction_head(answer: Any) -> None:
         written = pattern[dest] @ x @ W_OV
         answers = written[:, 2 * d_vocab :]
         if float(written[:, : 2 * d_vocab].abs().max()) > 1e-6:
-            raise ExerciseFailed("W_OV writes to other blocks than answer; its columns are what is written")
+            raise ExerciseFailed(
+                "W_OV writes to other blocks than answer; its columns are what is written"
+            )
         if float(answers.abs().max()) < 1e-6:
-            raise ExerciseFailed("nothing arrives in the block answer: rows of W_OV read, columns write")
+            raise ExerciseFailed(
+                "nothing arrives in the block answer: rows of W_OV read, columns write"
+            )
         said = answers.argmax(-1)
         if bool((said == tokens[target - 1]).all()):
             raise ExerciseFailed(
@@ -273,14 +279,20 @@ def check_pointer_head(answer: Any) -> None:
         gain = 5.0 + 10 * float(torch.rand((), generator=g))
         W_QK = tensor(call(answer, n_places, base, gain), (2 * n_places,) * 2, "(dest, src)")
         places = sinusoidal_positions(30, n_places, base=base).double()
-        kept = torch.randint(2, 27, (30,), generator=g)  # where each destination's earlier copy stands
+        kept = torch.randint(
+            2, 27, (30,), generator=g
+        )  # where each destination's earlier copy stands
         x = torch.cat([places[kept], places], dim=1)
         scores = x @ W_QK @ x.mT
         ahead = scores.argmax(-1) - kept
         if bool((ahead == 0).all()):
-            raise ExerciseFailed("it attends to the earlier copy itself: turn its place on by one step")
+            raise ExerciseFailed(
+                "it attends to the earlier copy itself: turn its place on by one step"
+            )
         if bool((ahead == -1).all()):
-            raise ExerciseFailed("it attends to the token before the earlier copy: turn the other way")
+            raise ExerciseFailed(
+                "it attends to the token before the earlier copy: turn the other way"
+            )
         other = (x @ W_QK.mT @ x.mT).argmax(-1) - kept
         if bool((other == 1).all()):
             raise ExerciseFailed(
