@@ -6,8 +6,9 @@
 `run` works through its stages and rewrites FOLDER/gpu.json after each, so that a stop loses only the
 stage under way: logits and gradients against the CPU's, tokens per second, memory and model-FLOP
 utilisation of the presets `book` and `paper` in bf16 with and without torch.compile, then the `paper`
-preset for the time that is left, its record and snapshots in FOLDER/paper. Without --tokens it
-trains on the shipped sample. `run --device cpu --quick` goes the same way with tiny models.
+preset for the time that is left, its record, snapshots and checkpoint in FOLDER/paper, about
+4 GB. Without --tokens it trains on the shipped sample. `run --device cpu --quick` goes the same way
+with tiny models. `prepare` learns a tokenizer of the preset's size first, unless it is given one.
 """
 
 import argparse
@@ -162,7 +163,7 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def speed(config: TrainConfig, engine: Engine, measured: float, end: float) -> dict:
+def speed(config: TrainConfig, engine: Engine, products: float | None, end: float) -> dict:
     """Tokens a second of training steps, peak memory, and the share of what the device could do."""
     with device_memory(engine.device) as memory:
         run = Run(Path("unused"), config, made_up(config), engine)
@@ -178,6 +179,10 @@ def speed(config: TrainConfig, engine: Engine, measured: float, end: float) -> d
     rate = cost.tokens_per_step(config) / float(np.median(seconds))
     name = str(engine.facts()["device"])
     peak = next((machine.flops for kind, machine in PEAKS.items() if kind in name), None)
+
+    def share(flops: float | None) -> float | None:
+        return flops and round(cost.utilisation(rate, config.model, flops), 4)
+
     return {
         "tokens_per_second": round(rate, 1),
         "steps": len(seconds),
@@ -185,8 +190,8 @@ def speed(config: TrainConfig, engine: Engine, measured: float, end: float) -> d
         **memory,
         "counted_bytes": cost.memory_bytes(config),
         "flops_per_token": cost.flops_per_token(config.model),
-        "mfu_of_data_sheet": peak and round(cost.utilisation(rate, config.model, peak), 4),
-        "share_of_measured_products": round(cost.utilisation(rate, config.model, measured), 4),
+        "mfu_of_data_sheet": share(peak),
+        "share_of_measured_products": share(products),
     }
 
 
@@ -257,7 +262,7 @@ def prepare(path: Path, name: str, d_vocab: int, tokenizer_file: Path | None) ->
     facts = {"name": name, "fingerprint": data.fingerprint, "start_id": data.start_id}
     facts = json.dumps({**facts, "d_vocab": tokenizer.d_vocab})
     with moved_into_place(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, train=data.train, heldout=data.heldout, facts=facts)
+        np.savez_compressed(file, train=data.train, heldout=data.heldout, facts=facts)
     print(f"{path}: {len(data.train):,} tokens of {name!r} ({tokenizer.d_vocab:,} kinds)")
 
 
@@ -288,6 +293,7 @@ def run_all(out: Path, engine: Engine, tokens: Path | None, minutes: float, quic
     about["date"] = time.strftime("%Y-%m-%d")
     stages = Stages(out / "gpu.json", about, minutes)
     measured = stages.run("products", lambda end: products_rate(device, end), 20)
+    products = measured.get("bf16_flops")  # None if that stage failed
     for name, size in sizes.items():
         trained = "attn-only-2l" if name == "book" else None
         stages.run(
@@ -301,9 +307,7 @@ def run_all(out: Path, engine: Engine, tokens: Path | None, minutes: float, quic
         for compiled in (None, backend):
             trial = replace(engine, compile=compiled)
             label = f"speed {name}{' compiled' if compiled else ''}"
-            found = stages.run(
-                label, lambda end, s=size, t=trial: speed(s, t, measured["bf16_flops"], end), 60
-            )
+            found = stages.run(label, lambda end, s=size, t=trial: speed(s, t, products, end), 60)
             if name == "paper" and found.get("tokens_per_second", 0) > best_rate:
                 best_rate, best_engine = found["tokens_per_second"], trial
     best_rate = best_rate or 1.0

@@ -17,7 +17,7 @@ class TrainConfig:
     model: Config
     data: str  # a corpus name that `pathsum.corpus` knows
     steps: int  # optimiser steps
-    batch: int = 16  # sequences of n_ctx tokens a step
+    batch: int = 16  # sequences of n_ctx tokens a step, over all processes
     muon_lr: float = 0.015  # attention matrices
     adam_lr: float = 4e-3  # W_E, W_U and LayerNorm
     warmup: int = 50  # steps of linear rise
