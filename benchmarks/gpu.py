@@ -7,7 +7,7 @@
 stage under way: logits and gradients against the CPU's, tokens per second, memory and model-FLOP
 utilisation of the presets `book` and `paper` in bf16 with and without torch.compile, then the `paper`
 preset for the time that is left, its record, snapshots and checkpoint in FOLDER/paper, about
-4 GB. Without --tokens it trains on the shipped sample. `run --device cpu --quick` goes the same way
+3 GB. Without --tokens it trains on the shipped sample. `run --device cpu --quick` goes the same way
 with tiny models. `prepare` learns a tokenizer of the preset's size first, unless it is given one.
 """
 
@@ -211,9 +211,9 @@ def paper_run(
 ) -> dict:
     """Train for the time that is left, with a schedule that fits into it; the heads' scores."""
     left = end - time.monotonic()
-    possible = int(0.75 * left * rate / cost.tokens_per_step(config))  # the rest is measurements
+    possible = int(0.65 * left * rate / cost.tokens_per_step(config))  # the rest is measurements
     config = replace(
-        config, steps=max(1, min(config.steps, possible)), records=16, save_every=10**9
+        config, steps=max(1, min(config.steps, possible)), records=12, save_every=10**9
     )
     config = replace(config, warmup=min(config.warmup, config.steps // 4))
     run = TimedRun(out, config, data, engine)
