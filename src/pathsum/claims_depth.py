@@ -200,7 +200,7 @@ def gap(every: dict[str, dict[int, Checkpoint]]) -> Measurement:
     paper="remark on convolutions; in 2022 smeared keys give one layer the phase change",
     criterion="a head of the one-layer model with smeared keys at 0.4 or more in prefix-matching score, "
     "where every head without is below 0.1",
-    page="induction-heads",
+    page="training",
 )
 def smeared_keys(
     one_smeared: AttentionOnlyTransformer, one: AttentionOnlyTransformer

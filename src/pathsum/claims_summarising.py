@@ -68,7 +68,7 @@ def measure_copying(scores: Float[Tensor, " n_heads"], null: tuple[float, float]
         f"of {len(scores)} heads",
         "holds" if high.sum() > half else "weaker" if far.sum() > half else "not seen",
         f"{int(high.sum())} of {len(scores)} heads are above 0.5 and 5 sd (scores {listed}; sd of a "
-        f"random head {null[1]:.3f}), {int((z < -5).sum())} below -5 sd; one training run",
+        f"random head {null[1]:.3f}), {int((z < -5).sum())} below -5 sd",
     )
 
 

@@ -73,7 +73,7 @@ def measure_phase(two: Course, one: Course) -> Measurement:
     paper="in-context score from -0.15 to -0.4 nats, over 2.5 to 5 billion tokens",
     criterion="steepest fall of the in-context score while the prefix-matching score goes from 0.1 to "
     "0.5 of its final value; change with one layer in that time below a quarter of it",
-    page="induction-heads",
+    page="training",
 )
 def phase(two_log: list[dict], one_log: list[dict]) -> Measurement:
     return measure_phase(course(two_log), course(one_log))

@@ -126,7 +126,7 @@ def measure_residual(
         "holds" if certain else "weaker" if min(seen) > 0 else "not seen",
         f"on held-out text the direct path alone is worse than the 0-layer model "
         f"({float(alone.mean()):.2f} nats) by: {'; '.join(words)}; ± is the standard error over "
-        "sequences; one training run each, so the spread between seeds is not in it",
+        "sequences",
     )
 
 
