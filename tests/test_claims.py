@@ -251,7 +251,7 @@ def test_the_recorded_file_has_every_claim_with_todays_words(recorded):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["A1", "A11", "O11", "Z1", "Z2", "Z3", "T7", "T14", "X2"])
+@pytest.mark.parametrize("name", ["A1", "A11", "O11", "Z1", "Z2", "Z3", "T7", "X2"])
 def test_the_recorded_numbers_are_what_is_measured_now(recorded, name):
     (row,) = measure(name)
     assert row["verdict"] == recorded[name]["verdict"]
