@@ -63,6 +63,7 @@ ABLATIONS = {
     "adamw-slow": Ablation("AdamW, rate 0.001", attention_adam_lr=0.001),
     "one-head": Ablation("1 head of 128", _model(n_heads=1, d_head=128)),
     "one-layer": Ablation("1 layer", _model(n_layers=1)),
+    "smeared": Ablation("1 layer, smeared keys", _model(n_layers=1, smear=True)),
     "repeats-third": Ablation("a third repeats", repeated=0.33),
     "repeats-tenth": Ablation("a tenth repeats", repeated=0.1),
     "repeats-none": Ablation("nothing repeats", repeated=0.0),
