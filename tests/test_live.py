@@ -624,7 +624,7 @@ def test_the_keyboard_alone_is_enough(playground):
     page.wait_for_function("document.querySelectorAll('.lv-token')[2].ariaSelected === 'true'")
     token = page.locator(".lv-token").nth(2).inner_text()
     page.wait_for_function(
-        "t => document.querySelector('.lv-side h3').innerText === `After ${t}`", arg=token
+        "t => document.querySelector('.lv-side h2').innerText === `After ${t}`", arg=token
     )
     page.keyboard.press("Tab")
     name = page.evaluate("document.activeElement.getAttribute('aria-label')")

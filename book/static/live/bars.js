@@ -18,8 +18,7 @@ export function nextTokens(onchoose) {
       children(list, rows.length, make, (item, i) => {
         const { id, token, p, logit } = rows[i], button = item.firstChild, [name, bar, number] = button.children;
         const marks = id === truth?.id ? " ✓" : "";
-        put(button, { "data-id": id, "aria-pressed": id === target.id, title: `logit ${fixed(logit)}`,
-          "aria-label": `${token}, probability ${fixed(100 * p, 1)} per cent${marks ? ", the token that follows in the text" : ""}` });
+        put(button, { "data-id": id, "aria-pressed": id === target.id, title: `logit ${fixed(logit)}${marks ? "; follows in the text" : ""}` });
         put(name, { text: token + marks });
         put(bar.firstChild, { style: `width:${(100 * p).toFixed(1)}%` });
         put(number, { text: p < 0.0005 ? "<0.1%" : `${fixed(100 * p, 1)}%` });

@@ -21,7 +21,7 @@ function cast({ prefix_matching: copies, previous_token: back, config }) {
 const FIGURES = {
   copies: {
     title: "Live: type something twice",
-    task: "The model has never seen this text. Write anything, then begin it again, and watch what two heads look at.",
+    task: "Write anything, then begin it again, and watch where two heads look.",
     model: "attn-only-2l", text: "My grandmother kept seven blue teacups. My grandmother kept seven blue", pattern: true,
     heads: ({ induction }) => induction, twice: true,
   },
@@ -37,7 +37,7 @@ const FIGURES = {
   },
   induction: {
     title: "Live: take the mechanism apart",
-    task: "Random words, twice. Switch off the head that looks back, or the induction heads, and see what the second copy costs.",
+    task: "Random pieces of words, twice. Switch off the head that looks back, or the induction heads, and see what the second copy costs.",
     model: "attn-only-2l", words: { count: 12, times: 2, seed: 7 }, pattern: true, shade: "loss",
     heads: ({ induction }) => induction, off: ({ induction, previous }) => [previous, ...induction],
   },
@@ -80,7 +80,7 @@ export async function figure(host, kind) {
     state.target = id;
     asking.look({ slot, at: state.at, target: id });
   });
-  const nextTitle = h("h3", { class: "lv-title" });
+  const nextTitle = h("p", { class: "lv-title" });
   const headChoice = heads.length > 1 && (plan.pattern || plan.off)
     ? choice("Head", heads.map((name) => [name, name]), (name) => {
       state.head = name;
@@ -104,7 +104,7 @@ export async function figure(host, kind) {
   const more = h("a", { href: "#" }, "Open in the playground");
 
   host.replaceChildren(h("section", { class: "lv lv-card", "aria-label": plan.title },
-    h("h3", { class: "lv-title" }, plan.title), h("p", { class: "lv-task" }, plan.task),
+    h("p", { class: "lv-title" }, plan.title), h("p", { class: "lv-task" }, plan.task),
     text, status,
     headChoice || order || twice || toggles.length ? h("div", { class: "lv-row" }, twice, headChoice, order, toggles.length ? h("div", { class: "lv-buttons", role: "group", "aria-label": "Heads that write" }, toggles) : null) : null,
     tokens.root, finding,
@@ -186,7 +186,7 @@ export async function figure(host, kind) {
   if (canvas) new ResizeObserver(() => render()).observe(canvas);
   new MutationObserver(() => render()).observe(document.documentElement, { attributeFilter: ["data-theme"] });
   if (plan.words) {
-    text.value = (await ask("words", { model: plan.model, ...plan.words })).trimStart();
+    text.value = await ask("words", { model: plan.model, ...plan.words });
   } else text.value = typeof plan.text === "function" ? plan.text(list) : plan.text;
   refresh();
 }

@@ -22,7 +22,7 @@ export function view(answer, layer, head, weighted) {
 
 /** pick(layer, head), flip(name, kind), pointed(row or null), chosen(row) */
 export function layerPanel(layer, { pick, flip, pointed, chosen }) {
-  const title = h("h3", { class: "lv-title" }), note = h("p", { class: "lv-note" });
+  const title = h("h2", { class: "lv-title" }), note = h("p", { class: "lv-note" });
   const larges = h("div", { class: "lv-larges" }), small = h("div", { class: "lv-heads" });
   const root = h("section", { class: "lv-layer", "aria-label": `Layer ${layer}` }, title, larges, small);
   let shown = {};

@@ -97,11 +97,11 @@ export async function playground(host) {
     render();
   });
   const panels = new Map(), panelBox = h("div", { class: "lv-panels" });
-  const nextTitle = h("h3", { class: "lv-title" }), next = nextTokens((id) => {
+  const nextTitle = h("h2", { class: "lv-title" }), next = nextTokens((id) => {
     state.target = id;
     look();
   });
-  const barsTitle = h("h3", { class: "lv-title" }), bars = signedBars("Contributions to the logit"), barsNote = h("p", { class: "lv-note" });
+  const barsTitle = h("h2", { class: "lv-title" }), bars = signedBars("Contributions to the logit"), barsNote = h("p", { class: "lv-note" });
   const by = radios("By", "lv-by", [["head", "last head"], ["path", "path"]], (value) => {
     state.by = value;
     render();
@@ -115,7 +115,7 @@ export async function playground(host) {
     state.editing = value;
     render();
   });
-  const difference = table(["", "A", "B", "B − A"]), differenceBox = h("div", { class: "lv-compared" }, editing, difference.root);
+  const difference = table(["Quantity", "A", "B", "B − A"]), differenceBox = h("div", { class: "lv-compared" }, editing, difference.root);
   const controls = switches((change) => {
     change(state.sets[state.editing].settings);
     refresh();
@@ -146,7 +146,7 @@ export async function playground(host) {
         h("section", { "aria-label": "Next token" }, nextTitle, next.root),
         h("section", { "aria-label": "Contributions" }, barsTitle, by, bars.root, barsNote))),
     h("section", { class: "lv-controls", "aria-label": "Switches" },
-      h("div", { class: "lv-row" }, h("h3", { class: "lv-title" }, "Switches"), reset, h("label", { class: "lv-check" }, compare, "Compare two settings")),
+      h("div", { class: "lv-row" }, h("h2", { class: "lv-title" }, "Switches"), reset, h("label", { class: "lv-check" }, compare, "Compare two settings")),
       differenceBox, controls.root),
     h("details", { class: "lv-tables" }, h("summary", {}, "The largest weights as tables"), lookTable.root, headTable.root),
     spoken));
