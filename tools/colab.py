@@ -68,7 +68,8 @@ def lend_torch(site: Path) -> None:
     own = Path(sysconfig.get_path("purelib"))
     for path in own.iterdir():
         name = path.name.split("-")[0].removesuffix(".py")
-        if name in LENT and not (site / path.name).exists():
+        lent = name in LENT or name.startswith(("nvidia", "cuda", "triton"))
+        if lent and not (site / path.name).exists():
             (site / path.name).symlink_to(path)
 
 
