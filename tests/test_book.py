@@ -20,7 +20,7 @@ PAGES = [file for file, _ in toc_pages(TOC)]
 PROMISED = {f"book/{name}" for name in (
     "index", "models", "playground", "notation", "transformer-overview", "zero-layer", "one-layer", "skip-trigrams",
     "summarising", "composition", "induction-heads", "term-importance", "technical-details", "training",
-    "claims", "teaching", "bibliography",
+    "claims", "benchmarks", "teaching", "bibliography",
     "atlas", "atlas-1l", "atlas-2l-layer-0", "atlas-2l-layer-1",
 )}  # fmt: skip
 THEMES = ("light", "dark")
