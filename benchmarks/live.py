@@ -3,7 +3,7 @@
 On the built book (`make book`), in headless Chromium, per text length: from the event of a keystroke
 to the drawn pattern, when the last token changes (what lies before is kept) and when the first does
 (all is computed again), in the page and in the worker alone; with WebAssembly SIMD and without. Also
-the bytes and seconds until the first result. Medians over REPEATS; another program on the same core
+the bytes (of the live figure, and of the page with its theme) and seconds until the first result. Medians over REPEATS; another program on the same core
 makes them larger, so the load of the machine is recorded with them.
 """
 
@@ -99,8 +99,10 @@ def measured(html: Path) -> dict:
         page.goto(f"{address}/book/playground.html")
         page.wait_for_selector(".lv-host[data-state=ready]")
         result["first_result_seconds"] = time.monotonic() - started
-        lengths = [int(response.headers.get("content-length", 0)) for response in list(sizes)]
-        result["first_result_bytes"] = sum(lengths)
+        length_of = {r.url: int(r.headers.get("content-length", 0)) for r in list(sizes)}
+        result["first_result_bytes"] = sum(length_of.values())
+        live = [length for url, length in length_of.items() if "/_static/live/" in url]
+        result["first_result_live_bytes"] = sum(live)
         result["chromium"] = browser.version
         for length in LENGTHS:
             for change in ("last", "first"):

@@ -135,6 +135,7 @@ export async function playground(host) {
     refresh();
   } }, "All switches back");
   const lookTable = table(["Head", "Most", "Second", "Third"]), headTable = table(["Destination", "Source", "Weight"]);
+  const tables = h("details", { class: "lv-tables", ontoggle: () => render() }, h("summary", {}, "The largest weights as tables"), lookTable.root, headTable.root);
   const spoken = h("p", { class: "lv-spoken", "aria-live": "polite" });
 
   host.replaceChildren(h("div", { class: "lv" },
@@ -148,8 +149,7 @@ export async function playground(host) {
     h("section", { class: "lv-controls", "aria-label": "Switches" },
       h("div", { class: "lv-row" }, h("h2", { class: "lv-title" }, "Switches"), reset, h("label", { class: "lv-check" }, compare, "Compare two settings")),
       differenceBox, controls.root),
-    h("details", { class: "lv-tables" }, h("summary", {}, "The largest weights as tables"), lookTable.root, headTable.root),
-    spoken));
+    tables, spoken));
   text.value = state.text;
 
   // ---- questions and answers ----
@@ -208,7 +208,7 @@ export async function playground(host) {
       asking[set].run({ slot: set, model: name, text: state.text, settings: structuredClone(settings), at: state.at, target: state.target, targetText });
     }
     remember();
-    render();
+    renderControls();
   }
 
   function look() {
@@ -269,8 +269,7 @@ export async function playground(host) {
 
   // ---- what is shown ----
 
-  function render() {
-    const answer = main();
+  function renderControls() {
     const { settings, model: name } = state.sets[state.editing];
     model.select.value = name;
     weighted.show(String(state.weighted));
@@ -281,6 +280,11 @@ export async function playground(host) {
     differenceBox.hidden = !state.sets.B;
     controls.show(settings, about(name).config);
     reset.disabled = isIntact(settings);
+  }
+
+  function render() {
+    renderControls();
+    const answer = main(), { settings } = state.sets[state.editing];
     if (!answer) return;
 
     const n = answer.tokens.length, at = Math.min(state.pointed ?? looks[current()].at, n - 1);
@@ -290,7 +294,7 @@ export async function playground(host) {
     showPanels(answer, layers, at, settings);
     showNext(answer);
     showDifference();
-    showTables(answer, at, active);
+    if (tables.open) showTables(answer, at, active);
   }
 
   /** The head chosen in a layer, or the one that looks back most (layer 0) or finds copies most. */

@@ -162,7 +162,9 @@ self.onmessage = async ({ data }) => {
   const { number, kind, slot } = data;
   if (kind === "run") newest.set(slot, number);
   try {
-    self.postMessage({ number, answer: await answers[kind](data) });
+    const answer = await answers[kind](data);
+    const handed = [...(answer?.patterns ?? []), ...(answer?.norms ?? [])].map(({ buffer }) => buffer);
+    self.postMessage({ number, answer }, handed);
   } catch (error) {
     self.postMessage({ number, error: error.message });
   }
