@@ -5,6 +5,7 @@ which the claim is false; the registered functions call them with trained models
 """
 
 from collections.abc import Callable
+from copy import deepcopy
 
 import torch
 from jaxtyping import Float, Int
@@ -19,7 +20,6 @@ from pathsum.paths import path_terms
 from pathsum.samples import demo_tokens
 
 PAGE = "technical-details"
-BIAS_SD = 0.2  # of the random biases: below the entries of a value, so that logits stay in range
 
 
 def biased_logits(
@@ -46,9 +46,10 @@ def measure_norm_and_biases(
     plain, constants = fold(normed)
     folding = worst(plain(tokens, hook=constants), normed(tokens))
     summing = worst(path_terms(normed, tokens).values.sum(0) @ normed.W_U, normed(tokens))
-    generator, c = torch.Generator().manual_seed(seed), free.config
-    b_Q, b_K, b_V = BIAS_SD * torch.randn(3, c.n_heads, c.d_head, generator=generator)
-    b_O = BIAS_SD * torch.randn(c.n_heads, c.d_model, generator=generator)
+    # random biases are large and so are the logits: the identity is looked at in float64
+    free, generator, c = deepcopy(free).double(), torch.Generator().manual_seed(seed), free.config
+    b_Q, b_K, b_V = torch.randn(3, c.n_heads, c.d_head, generator=generator).double()
+    b_O = torch.randn(c.n_heads, c.d_model, generator=generator).double()
     before = free(tokens)
     moved = biased_logits(free, tokens, {"L0.v": b_V, "L0.result": b_O}) - before
     constant = ((b_V[:, None] @ free.W_O[0])[:, 0] + b_O).sum(0) @ free.W_U
@@ -63,7 +64,7 @@ def measure_norm_and_biases(
         "exact" if exact else "not seen",
         f"gain, bias and centring folded: logits within {folding:.1e}; the paths with frozen scales "
         f"add up within {summing:.1e}; biases on values and outputs are one constant at all "
-        f"positions within {off:.1e}; a bias on queries is not (logits move by up to {uneven:.1f} "
+        f"positions within {off:.1e} (in float64); a bias on queries is not (logits move by up to {uneven:.1f} "
         f"from their mean over positions), one on keys does nothing ({key:.1e})",
     )
 
