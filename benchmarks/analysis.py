@@ -118,13 +118,13 @@ def compare(task: str, size: dict, sides: list[tuple[str, str]], repeats: int) -
     left_out = [side for side in sides if size == GPT2 and free_gib() < NEEDED_GIB.get(side, 0)]
     taken = [ours] + [side for side in sides if side not in left_out]
     records: dict = {side: [] for side in taken}
-    differences = dict.fromkeys(taken, 0.0)
+    differences, reference = dict.fromkeys(taken, 0.0), torch.empty(0)
     with ExitStack() as stack:
         workers = {side: stack.enter_context(Worker(*side, size)) for side in taken}
         for side in taken * repeats:
             record, result = workers[side].measure(size)
             records[side].append(record)
-            reference = result if side == ours else reference  # noqa: F821
+            reference = result if side == ours else reference
             difference = float((result - reference).abs().max())
             differences[side] = max(differences[side], difference)
             if not difference < TOLERANCE:  # so NaN stops the run too

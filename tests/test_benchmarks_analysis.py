@@ -100,6 +100,21 @@ def test_a_tiny_run_measures_what_the_file_holds(analysis, results):
     assert [point["d_vocab"] for point in tiny["growth"]["table"]["points"]] == [4, 8, 16]
 
 
+@pytest.mark.slow
+@pytest.mark.network
+def test_a_tiny_run_beside_transformer_lens_agrees_with_it(analysis):
+    """The run itself stops if the two libraries disagree."""
+    parts = ["eigenvalues", "composition", "terms"]
+    command = [sys.executable, "benchmarks/analysis.py", "--quick", *parts]
+    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    tiny = json.loads(done.stdout)
+    assert tiny["machine"]["transformer_lens"].startswith("3.9")
+    for part in parts:
+        theirs = tiny["comparisons"][part]["sides"][f"transformer_lens/{part}"]
+        assert theirs["largest_difference"] < analysis.TOLERANCE and theirs["ratio"] > 0
+
+
 def test_an_unknown_part_is_refused_and_ratios_are_not_thrown_away(analysis, capsys):
     for arguments, message in (
         (["speed"], "no such part: speed"),
@@ -162,7 +177,9 @@ def test_what_the_text_says_of_the_ratios_is_true_of_the_file(results):
     """Eigenvalues reach their goal; for two layers the list of terms costs about as much."""
     parts = results["comparisons"]
     eigenvalues = parts["eigenvalues"]
-    assert eigenvalues["sides"]["transformer_lens/eigenvalues"]["ratio"] >= eigenvalues["goal"] == 15
+    assert (
+        eigenvalues["sides"]["transformer_lens/eigenvalues"]["ratio"] >= eigenvalues["goal"] == 15
+    )
     assert parts["composition"]["sides"]["transformer_lens/composition"]["ratio"] > 5
     assert 0.8 < parts["terms"]["sides"]["pathsum/terms_one_by_one"]["ratio"] < 2
 
