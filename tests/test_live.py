@@ -699,3 +699,56 @@ def test_the_live_page_has_no_serious_barrier_and_fits_a_phone(playground, theme
     result = page.evaluate("axe.run('.lv-host', {resultTypes: ['violations']})")
     found = [(v["id"], [n["html"][:160] for n in v["nodes"]][:4]) for v in result["violations"]]
     assert found == []
+
+
+# ---- the small figures ----
+
+
+@pytest.fixture
+def live_figure(chromium, book_address: str) -> Iterator[object]:
+    """Opens a page and waits for one of its live figures."""
+    visits: list[Visit] = []
+
+    def start(page_name: str, kind: str):
+        visits.append(Visit(chromium, book_address))
+        page = visits[-1].page
+        page.goto(f"{book_address}/book/{page_name}.html", wait_until="load")
+        page.locator(f".live-{kind}").scroll_into_view_if_needed()
+        box = page.locator(f".live-{kind} + .lv-host")
+        page.wait_for_selector(f".live-{kind} + .lv-host[data-state=ready]")
+        return page, box
+
+    yield start
+    for one in visits:
+        one.context.close()
+        assert one.outside == [] and one.trouble == []
+
+
+def test_the_welcome_figure_finds_the_copy_of_a_readers_own_text(live_figure):
+    page, box = live_figure("index", "copies")
+    assert not page.locator(".tag_live-fallback").is_visible(), "the still picture is for print"
+    box.locator("textarea").fill("The old lighthouse keeper slept. The old lighthouse")
+    model, tokens = (
+        load_model("attn-only-2l"),
+        load_tokenizer().encode("The old lighthouse keeper slept. The old lighthouse"),
+    )
+    words = load_tokenizer().token_strings(tokens)
+    head = int(box.locator("select").input_value()[3:])
+    pattern = patterns_of(model, tokens[None])[1][0, head, -1]
+    source = int(pattern.argmax())
+    assert source > 0 and words[source - 1] == words[-1], "the model itself finds the copy"
+    finding = f"looks most at {words[source]} ({float(pattern[source]):.2f}), which came after {words[-1]}."
+    page.wait_for_function(
+        "text => document.querySelector('.lv-finding').innerText.endsWith(text)", arg=finding
+    )
+    page.emulate_media(media="print")
+    assert page.locator(".tag_live-fallback").is_visible()
+
+
+def test_a_chapters_figure_shows_what_a_head_is_worth(live_figure):
+    _, box = live_figure("induction-heads", "induction")
+    finding = box.locator(".lv-finding")
+    finding.filter(has_text="nats per token.").wait_for()
+    box.get_by_role("button", name="L0H6 on").click()
+    finding.filter(has_text="intact").wait_for()
+    assert float(re.search(r", ([+−][\d.]+)\)", finding.inner_text())[1].replace("−", "-")) > 0.5
