@@ -172,3 +172,9 @@ def test_one_layer_with_smeared_keys_learns_induction():
 
 def _small_prefix(name: str):
     return curve(ablations.records(name), QUANTITIES["best prefix-matching score"])[1]
+
+
+def test_with_a_third_of_the_repeats_induction_has_hardly_begun_at_the_end():
+    assert 0.03 < _small_prefix("repeats-third").max() < 0.1
+    log = ablations.records("repeats-third")
+    assert curve(log, QUANTITIES["best previous-token score, L0"])[1][-1] > 0.4

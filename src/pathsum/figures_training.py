@@ -50,7 +50,9 @@ def over_training(
         ax.set_visible(False)
     fig.supxlabel("tokens seen (millions)", fontsize=9)
     if len(names) > 1:
-        fig.legend([handles[n] for n in names], names, loc="outside upper left", ncols=3)
+        fig.legend(
+            [handles[n] for n in names], names, loc="outside upper left", ncols=min(columns + 1, 3)
+        )
     return fig, axes
 
 
