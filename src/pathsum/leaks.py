@@ -2,7 +2,8 @@
 
 Every text file of the folder is read: notebooks with their metadata, pages, page sources and the
 search index. A leak is a line that stands only in solutions, a marker of a solution or of a hidden
-check, a note for the teacher, or the output of a notebook's cell.
+check, a note for the teacher, or an output in a notebook that is handed out. (Behind the pages of a
+built book stand executed notebooks: there outputs are searched, and may be.)
 """
 
 import argparse
@@ -90,7 +91,7 @@ def leaks(folder: Path, chapters: list[Chapter]) -> list[str]:
             f"{where}: a solution of {lines[key]}: {key[:60]}" for key in lines if key in flat
         ]
         found += [f"{where}: the marker {marker!r}" for marker in MARKERS if marker in text]
-        if path.suffix == ".ipynb":
+        if path.suffix == ".ipynb" and "_sources" not in where.parts:  # a page's source is executed
             cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
             found += [f"{where}: an output" for cell in cells if cell.get("outputs")]
         if path.name == "searchindex.js":
