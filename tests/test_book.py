@@ -159,7 +159,8 @@ def test_a_page_has_no_serious_barrier(visit, built_book: Path, file: str, theme
     page = visit(file, theme=theme)
     assert page.evaluate("document.documentElement.dataset.theme") == theme
     for summary in page.query_selector_all("details:not([open]) > summary"):
-        summary.click()
+        if summary.is_visible():  # where a live figure runs, what stands in for it is hidden
+            summary.click()
     page.evaluate((ROOT / "_vendor/tests/axe.min.js").read_text(encoding="utf-8"))
     result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     serious = [
