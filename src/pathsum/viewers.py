@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 
 from pathsum.files import write_atomically
+from pathsum.model import AttentionOnlyTransformer
+from pathsum.readings import reading
 
 MAX_TOKENS = 128  # eight heads of 128 tokens are about 0.7 MB of HTML
 CARD = "background:#fff;color:#222;color-scheme:light;padding:0.8rem;overflow-x:auto"
@@ -31,7 +33,7 @@ def bundle() -> str:
     spec = find_spec("circuitsvis")
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(
-            "attention_view draws with the circuitsvis package, which is not installed: "
+            "views are drawn with the circuitsvis package, which is not installed: "
             'run `pip install "pathsum[viewers]"`'
         )
     path = Path(spec.submodule_search_locations[0], "dist", "cdn", "iife.js")
@@ -85,6 +87,32 @@ class AttentionView:
 
 
 def attention_view(
+    model: AttentionOnlyTransformer, text: str, layer: int | None = None, weighted: bool = False
+) -> AttentionView:
+    """Where every head of a model, or of one of its layers, looks in a text.
+
+    With `weighted` the attention is multiplied by the length of the value fetched, and drawn as a
+    share of the largest such product among the heads shown. TypeError unless the text is a string;
+    ValueError for an empty text, one of more than 128 tokens, or a model without heads; IndexError
+    for a layer that the model lacks.
+    """
+    n_layers = model.config.n_layers
+    if not n_layers:
+        raise ValueError(
+            "a view needs attention heads, got a model of 0 layers: take one with layers"
+        )
+    if layer is not None and layer not in range(n_layers):
+        raise IndexError(f"layer must lie in 0..{n_layers - 1}, got {layer!r}: L1H4 is of layer 1")
+    seen = reading(model, text)
+    chosen = list(range(n_layers)) if layer is None else [layer]
+    patterns = (seen.moved if weighted else seen.patterns)[chosen].flatten(0, 1)
+    if weighted:
+        patterns = patterns / patterns.max().clamp_min(1e-9)
+    names = [f"L{one}H{head}" for one in chosen for head in range(model.config.n_heads)]
+    return pattern_view(seen.words, patterns, names)
+
+
+def pattern_view(
     tokens: Sequence[str], patterns: Tensor, head_names: Sequence[str] | None = None
 ) -> AttentionView:
     """The attention patterns of several heads over one text, one small picture per head.
@@ -104,6 +132,8 @@ def attention_view(
             "take one text of the batch, and add a head axis with [None] for a single head"
         )
     n_heads, dest, src = values.shape
+    if not n_heads:
+        raise ValueError("a view needs at least one head, got patterns of none: has the model layers?")
     if not dest == src == len(tokens):
         raise ValueError(
             f"patterns are over {dest} destinations and {src} sources but there are "
