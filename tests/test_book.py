@@ -247,10 +247,10 @@ def test_attention_views_share_one_script_draw_and_obey_the_keyboard(visit):
 
 def test_a_saved_attention_view_draws_from_its_file_alone(chromium, tmp_path: Path):
     import torch
-    from pathsum.viewers import attention_view
+    from pathsum.viewers import pattern_view
 
     tokens = ["<start>", "</script>", "·cat"]
-    path = attention_view(tokens, torch.eye(3).expand(2, 3, 3)).save(tmp_path / "view.html")
+    path = pattern_view(tokens, torch.eye(3).expand(2, 3, 3)).save(tmp_path / "view.html")
     context = chromium.new_context()
     context.route("**/*", lambda r: r.continue_() if r.request.url == path.as_uri() else r.abort())
     page, trouble = context.new_page(), []

@@ -5,28 +5,22 @@ versions 7.7 (Colab) and 8 show the same. Without a kernel, as in a page of the 
 answer: there the picture stands still and a line says where it moves.
 """
 
-import base64
 import html
-import io
 import os
-import warnings
 
 import ipywidgets as widgets
-import matplotlib.pyplot as plt
 from IPython.display import HTML, display
 
 from pathsum.checkpoints import load_model, model_names
 from pathsum.demo import DEMO_TEXT
-from pathsum.figures import attention_pattern, pattern_panels, signed_matrix
 from pathsum.model import AttentionOnlyTransformer
 from pathsum.readings import KINDS, Reading, reading
-from pathsum.tokenizer import load_tokenizer
+from pathsum.readouts import SHOWN, loss_line, next_table, pattern_picture
 
-CARD = "background:#fff;color:#222;color-scheme:light;padding:0.5rem;overflow-x:auto"
 OWN = "the model given"
-LABELS = 64  # tokens; longer texts are drawn by position, since their labels would overlap
-STILL = "This picture stands still: open this page as a notebook, and the same cell has the controls."
-SHOWN = (("attention", False), ("attention × length of value", True))
+STILL = (
+    "This picture stands still: open this page as a notebook, and the same cell has the controls."
+)
 
 
 class Explorer:
@@ -74,11 +68,7 @@ class Explorer:
         )
 
     def _ipython_display_(self) -> None:
-        if os.environ.get("CIRCUITS_BOOK") == "1":
-            still = f'<p style="margin:0">{STILL}</p>{self.says.value}{self.picture.value}'
-            display(HTML(f'<div class="explore-still">{still}{self.table.value}</div>'))
-        else:
-            display(self.box)
+        display(self.box)
 
     def _take_model(self, change: object = None) -> None:
         """Load the model chosen and make its layers, heads and switches the ones on offer."""
@@ -126,75 +116,36 @@ class Explorer:
             self.says.value = f'<p role="alert"><b>{html.escape(str(error))}</b></p>'
             self.picture.value = self.table.value = ""
             return
-        now, before = (f"{float(r.losses.mean()):.3f}" for r in (self.seen, self.intact))
-        less = f"; {before} with every head on" if off else ""
-        self.says.value = f"<p>Mean loss of the text: {now} nats per token{less}.</p>"
-        self.table.value = _likeliest(self.seen, self.intact if off else None)
+        intact = self.intact if off else None
+        self.says.value = loss_line(self.seen, intact)
+        self.table.value = next_table(self.seen, intact)
         self._draw()
 
     def _draw(self, change: object = None) -> None:
-        """The pattern of the head chosen, as a picture with a text in its place."""
-        if self._quiet or self.seen is None:
-            return
-        layer, head = self.layer.value, self.head.value
-        if layer is None:
-            self.picture.value = "<p>This model has no heads: it sees one token at a time.</p>"
-            return
-        name, words = f"L{layer}H{head}", self.seen.words
-        weights = (self.seen.moved if self.weighted.value else self.seen.patterns)[layer, head]
-        if len(words) > LABELS:
-            top = None if self.weighted.value else 1.0
-            fig, _ = pattern_panels({name: weights}, SHOWN[self.weighted.value][0], top=top)
-        elif self.weighted.value:
-            axes = ("destination: written to", "source: read from", SHOWN[1][0], name)
-            fig, _ = signed_matrix(weights, words, words, *axes)
-        else:
-            fig, _ = attention_pattern(weights, words, name)
-        what = SHOWN[self.weighted.value][0]
-        alt = f"{what} of {name}: {len(words)} destinations down, as many sources across"
-        self.picture.value = (
-            f'<div style="{CARD}"><img style="max-width:100%" alt="{html.escape(alt)}" '
-            f'src="data:image/png;base64,{_png(fig)}"></div>'
-        )
+        if not self._quiet and self.seen is not None:
+            chosen = (self.layer.value, self.head.value, self.weighted.value)
+            self.picture.value = pattern_picture(self.seen, *chosen)
 
 
 def explore(
     model: AttentionOnlyTransformer | str = "attn-only-2l", text: str = DEMO_TEXT
-) -> Explorer:
+) -> Explorer | HTML:
     """Controls for a text, a model, a head and switches, with what they do to the pattern and the loss.
 
     `model` is the name of a shipped model, or a model of your own, which then stands beside the
     shipped ones. A text that is empty or too long is answered by a line in the place of the picture.
+    In a page of the book, where nothing could answer, the last head of the model stands still: HTML.
     CheckpointError for an unknown name.
     """
-    if isinstance(model, str) and model not in model_names():
-        load_model(model)  # raises, and says which names there are
-    return Explorer(model, text)
+    named = load_model(model) if isinstance(model, str) else model
+    if os.environ.get("CIRCUITS_BOOK") != "1":
+        return Explorer(model, text)
+    # No widget may be made here: the page would then load the widgets' scripts from elsewhere.
+    seen, c = reading(named, text), named.config
+    layer = c.n_layers - 1 if c.n_layers else None
+    parts = loss_line(seen), pattern_picture(seen, layer, c.n_heads - 1), next_table(seen)
+    return HTML(f'<div class="explore-still"><p>{STILL}</p>{"".join(parts)}</div>')
 
 
 def _wrapping() -> widgets.Layout:
     return widgets.Layout(flex_flow="row wrap")
-
-
-def _png(fig: plt.Figure) -> str:
-    """The figure as base64 PNG, closed afterwards; letters that the font lacks are boxes."""
-    stream = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        fig.savefig(stream, format="png", dpi=110, bbox_inches="tight", facecolor="white")
-    plt.close(fig)
-    return base64.b64encode(stream.getvalue()).decode()
-
-
-def _likeliest(seen: Reading, intact: Reading | None) -> str:
-    """A table of the likeliest next tokens, with their probabilities in the intact run if given."""
-    strings = load_tokenizer().token_strings
-    columns = ["next token", "probability"] + (["with every head on"] if intact else [])
-    head = "".join(f'<th style="padding:0 0.6rem;text-align:left">{c}</th>' for c in columns)
-    rows = ""
-    for token, p in seen.likeliest():
-        cells = [f"<code>{html.escape(strings([token])[0])}</code>", f"{p:.3f}"]
-        cells += [f"{float(intact.following[token]):.3f}"] if intact else []
-        cells = [f'<td style="padding:0 0.6rem">{cell}</td>' for cell in cells]
-        rows += f"<tr>{''.join(cells)}</tr>"
-    return f'<div style="{CARD}"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'

@@ -79,7 +79,7 @@ class AttentionView:
         page = (
             '<!doctype html><html lang="en"><head><meta charset="utf-8">'
             "<title>Attention patterns</title>"
-            '<style>body{font-family:system-ui,sans-serif;margin:1rem}</style></head>'
+            "<style>body{font-family:system-ui,sans-serif;margin:1rem}</style></head>"
             f"<body>{self.self_contained()}</body></html>\n"
         )
         write_atomically(path, page)
@@ -133,7 +133,9 @@ def pattern_view(
         )
     n_heads, dest, src = values.shape
     if not n_heads:
-        raise ValueError("a view needs at least one head, got patterns of none: has the model layers?")
+        raise ValueError(
+            "a view needs at least one head, got patterns of none: has the model layers?"
+        )
     if not dest == src == len(tokens):
         raise ValueError(
             f"patterns are over {dest} destinations and {src} sources but there are "
