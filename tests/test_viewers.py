@@ -127,7 +127,7 @@ def test_a_model_and_a_text_give_every_heads_pattern(two: AttentionOnlyTransform
     [
         pytest.param({"text": ""}, ValueError, "at least one character", id="empty"),
         pytest.param({"text": "a b " * 400}, ValueError, "up to 256 tokens", id="past the context"),
-        pytest.param({"text": "a b " * 40}, ValueError, "1 to 128 tokens", id="past the view"),
+        pytest.param({"text": "a b " * 80}, ValueError, "1 to 128 tokens", id="past the view"),
         pytest.param({"text": ["a", "b"]}, TypeError, "pattern_view", id="tokens"),
         pytest.param({"text": "a", "layer": 2}, IndexError, r"0\.\.1, got 2", id="layer"),
     ],
@@ -135,6 +135,11 @@ def test_a_model_and_a_text_give_every_heads_pattern(two: AttentionOnlyTransform
 def test_a_text_or_layer_that_cannot_be_shown_is_refused(two, call: dict, error, words: str):
     with pytest.raises(error, match=words):
         attention_view(two, **call)
+
+
+def test_tokens_and_patterns_in_place_of_a_model_are_sent_to_the_other_function():
+    with pytest.raises(TypeError, match=r"got list.*pattern_view\(tokens, patterns\)"):
+        attention_view(["a"], torch.ones(1, 1, 1))
 
 
 def test_a_model_without_heads_or_with_broken_weights_is_refused():

@@ -87,15 +87,20 @@ class AttentionView:
 
 
 def attention_view(
-    model: AttentionOnlyTransformer, text: str, layer: int | None = None, weighted: bool = False
+    model: object, text: object, layer: int | None = None, weighted: bool = False
 ) -> AttentionView:
     """Where every head of a model, or of one of its layers, looks in a text.
 
     With `weighted` the attention is multiplied by the length of the value fetched, and drawn as a
-    share of the largest such product among the heads shown. TypeError unless the text is a string;
-    ValueError for an empty text, one of more than 128 tokens, or a model without heads; IndexError
+    share of the largest such product among the heads shown. TypeError unless they are an
+    `AttentionOnlyTransformer` and a string; ValueError for an empty text, one of more than 128 tokens, or a model without heads; IndexError
     for a layer that the model lacks.
     """
+    if not isinstance(model, AttentionOnlyTransformer):
+        raise TypeError(
+            f"the first argument must be a model, got {type(model).__name__}: load_model(name) gives "
+            "one; patterns that you have already are drawn by pattern_view(tokens, patterns)"
+        )
     n_layers = model.config.n_layers
     if not n_layers:
         raise ValueError(
