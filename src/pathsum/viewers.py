@@ -93,8 +93,8 @@ def attention_view(
 
     With `weighted` the attention is multiplied by the length of the value fetched, and drawn as a
     share of the largest such product among the heads shown. TypeError unless they are an
-    `AttentionOnlyTransformer` and a string; ValueError for an empty text, one of more than 128 tokens, or a model without heads; IndexError
-    for a layer that the model lacks.
+    `AttentionOnlyTransformer` and a string; ValueError for an empty text, one of more than 128
+    tokens, or a model without heads; IndexError for a layer that the model lacks.
     """
     if not isinstance(model, AttentionOnlyTransformer):
         raise TypeError(
