@@ -91,7 +91,7 @@ def test_tokens_in_the_table_are_text(two, monkeypatch: pytest.MonkeyPatch):
     seen = reading(two, TEXT)
     hostile = load_tokenizer().id_of("<")
     monkeypatch.setattr(type(seen), "likeliest", lambda self, k=5: [(hostile, 0.5)])
-    assert "<code>&lt;</code>" in readouts.next_table(seen)
+    assert "<samp>&lt;</samp>" in readouts.next_table(seen)
 
 
 def test_a_model_of_ones_own_stands_beside_the_shipped_ones():

@@ -31,7 +31,7 @@ def next_table(seen: Reading, intact: Reading | None = None) -> str:
     head = "".join(f'<th style="padding:0 0.6rem;text-align:left">{c}</th>' for c in columns)
     rows = ""
     for token, p in seen.likeliest():
-        cells = [f"<code>{html.escape(strings([token])[0])}</code>", f"{p:.3f}"]
+        cells = [f"<samp>{html.escape(strings([token])[0])}</samp>", f"{p:.3f}"]
         cells += [f"{float(intact.following[token]):.3f}"] if intact else []
         rows += "<tr>" + "".join(f'<td style="padding:0 0.6rem">{c}</td>' for c in cells) + "</tr>"
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
