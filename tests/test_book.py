@@ -158,9 +158,8 @@ def test_a_page_fits_a_phone(visit, file: str, width: int):
 def test_a_page_has_no_serious_barrier(visit, built_book: Path, file: str, theme: str):
     page = visit(file, theme=theme)
     assert page.evaluate("document.documentElement.dataset.theme") == theme
-    for summary in page.query_selector_all("details:not([open]) > summary"):
-        if summary.is_visible():  # where a live figure runs, what stands in for it is hidden
-            summary.click()
+    # not by clicks: what stands in for a live figure is hidden as soon as the figure runs
+    page.evaluate("document.querySelectorAll('details').forEach(box => { box.open = true; })")
     page.evaluate((ROOT / "_vendor/tests/axe.min.js").read_text(encoding="utf-8"))
     result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     serious = [
