@@ -160,6 +160,7 @@ def test_a_page_has_no_serious_barrier(visit, built_book: Path, file: str, theme
     assert page.evaluate("document.documentElement.dataset.theme") == theme
     # not by clicks: what stands in for a live figure is hidden as soon as the figure runs
     page.evaluate("document.querySelectorAll('details').forEach(box => { box.open = true; })")
+    page.wait_for_timeout(1000)  # opened boxes fade in, and half faded they lack contrast
     page.evaluate((ROOT / "_vendor/tests/axe.min.js").read_text(encoding="utf-8"))
     result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     serious = [

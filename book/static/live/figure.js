@@ -86,7 +86,7 @@ export async function figure(host, kind) {
       state.head = name;
       render();
     }) : null;
-  const canvas = plan.pattern ? h("canvas", { class: "lv-large", role: "img" }) : null;
+  const canvas = plan.pattern ? h("canvas", { class: "lv-large", role: "img", "aria-label": "Pattern of a head: drawn when the model is here" }) : null;
   const toggles = (plan.off?.(roles, config) ?? []).filter(Boolean).map((name) =>
     h("button", { type: "button", class: "lv-toggle", "aria-pressed": "true", "data-head": name, onclick: () => {
       if (state.settings.off[name]) delete state.settings.off[name];

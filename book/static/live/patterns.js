@@ -36,7 +36,7 @@ export function layerPanel(layer, { pick, flip, pointed, chosen }) {
   };
 
   const makeLarge = () => {
-    const canvas = h("canvas", { class: "lv-large", role: "img" });
+    const canvas = h("canvas", { class: "lv-large", role: "img", "aria-label": "Pattern of a head: drawn when the model is here" });
     const figure = h("figure", {}, h("figcaption"), canvas, h("p", { class: "lv-readout", "aria-hidden": "true" }));
     const cellAt = (event) => {
       const box = canvas.getBoundingClientRect(), { margin, cell } = layout(box.width, figure.view?.n ?? 1);
