@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from toys import TOY, lively, texts
 
 from pathsum.by_hand import by_composition
 from pathsum.claims_depth import (
@@ -17,20 +18,6 @@ from pathsum.claims_depth import (
 )
 from pathsum.model import AttentionOnlyTransformer, Config
 from pathsum.seeds import Checkpoint
-
-TOY = Config(n_layers=1, n_heads=3, d_model=12, d_head=5, d_vocab=17, n_ctx=80)
-
-
-def lively(n_layers=1, seed=0):
-    """An untrained model whose weights are large enough for attention to be uneven."""
-    model = AttentionOnlyTransformer(replace(TOY, n_layers=n_layers), seed).requires_grad_(False)
-    for weights in (model.W_E, model.W_Q, model.W_K, model.W_V, model.W_O, model.W_U):
-        weights *= 4
-    return model
-
-
-def texts(rows=4, length=80):
-    return torch.randint(17, (rows, length), generator=torch.Generator().manual_seed(0))
 
 
 def test_an_untrained_model_gains_nothing_from_repeats():

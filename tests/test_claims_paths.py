@@ -1,27 +1,11 @@
 """The claims that a model is a sum of paths can fail: terms left out, patterns that look ahead."""
 
-from dataclasses import replace
-
 import torch
+from toys import lively, texts
 
 from pathsum import claims
 from pathsum import claims_paths as paths
-from pathsum.model import AttentionOnlyTransformer, Config
 from pathsum.paths import PathTerms, path_terms
-
-TOY = Config(n_layers=1, n_heads=3, d_model=12, d_head=5, d_vocab=17, n_ctx=80)
-
-
-def lively(n_layers=1, seed=0):
-    """An untrained model whose weights are large enough for attention to be uneven."""
-    model = AttentionOnlyTransformer(replace(TOY, n_layers=n_layers), seed).requires_grad_(False)
-    for weights in (model.W_E, model.W_Q, model.W_K, model.W_V, model.W_O, model.W_U):
-        weights *= 4
-    return model
-
-
-def texts(rows=4, length=80):
-    return torch.randint(17, (rows, length), generator=torch.Generator().manual_seed(0))
 
 
 def test_the_expansion_fails_if_a_head_is_left_out():
