@@ -29,6 +29,7 @@ from pathsum.idealised import uncomposed_hook
 from pathsum.model import AttentionOnlyTransformer, Config, cache
 from pathsum.patching import ablation_hook, both, frozen_hook
 from pathsum.paths import order_terms, path_terms, patterns_of
+from pathsum.snapshots import load_snapshot, snapshot_steps
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
@@ -396,6 +397,52 @@ def test_a_model_that_the_page_cannot_compute_is_refused(engine):
     assert not runs_in_page({"norm": "pre"}) and not runs_in_page({"smear": True})
 
 
+def test_a_snapshot_of_training_is_computed_from_its_eight_bits(engine):
+    step = snapshot_steps("attn-only-2l")[3]
+    engine.evaluate(
+        """async (name) => {
+          const { Model } = await import("/live/model.js");
+          const list = await (await fetch("/live/data/models.json")).json();
+          const moment = list.moments["attn-only-2l"].find((one) => one.name === name);
+          const { config } = list.models.find((one) => one.name === "attn-only-2l");
+          const packed = (await fetch(`/live/data/${moment.file}`)).body;
+          const whole = new Response(packed.pipeThrough(new DecompressionStream("deflate")));
+          window.model = new Model({ name, config }, await whole.arrayBuffer(), { runs: 3 });
+        }""",
+        f"attn-only-2l@{step}",
+    )
+    page = InPage.__new__(InPage)
+    model = load_snapshot("attn-only-2l", step)
+    page.page, page.config = engine, model.config
+    ids = load_tokenizer().encode(CODE)
+    same(page.values(ids.tolist()), cache(model, ids[None]))
+
+
+def test_the_worker_goes_through_the_moments_and_keeps_one(engine):
+    got = engine.evaluate(
+        """async (text) => {
+          const { ask } = await import("/live/engine.js");
+          const list = await ask("models"), settings = { off: {}, cuts: [], freeze: "none", other: "", order: null };
+          const found = [];
+          for (const { name } of [...list.moments["attn-only-2l"].slice(0, 2), { name: "attn-only-2l" }]) {
+            await ask("run", { slot: "moments", model: name, text, settings });
+            const { mean, name: of } = await ask("losses", { slot: "moments" });
+            found.push([of, mean]);
+          }
+          const unknown = await ask("run", { slot: "moments", model: "attn-only-2l@3", text, settings }).catch((error) => error.message);
+          return { found, unknown };
+        }""",
+        CODE,
+    )
+    ids = load_tokenizer().encode(CODE)[None]
+    steps = snapshot_steps("attn-only-2l")
+    for (name, mean), step in zip(got["found"], [*steps[1:3], steps[-1]], strict=True):
+        assert name == ("attn-only-2l" if step == steps[-1] else f"attn-only-2l@{step}")
+        losses = token_losses(load_snapshot("attn-only-2l", step), ids[:, :-1], ids[:, 1:])
+        assert abs(mean - float(losses.mean())) < 1e-4
+    assert "no model attn-only-2l@3" in got["unknown"]
+
+
 def test_a_file_cut_short_is_refused(engine):
     message = engine.evaluate(
         """async () => {
@@ -743,6 +790,28 @@ def test_the_welcome_figure_finds_the_copy_of_a_readers_own_text(live_figure):
     )
     page.emulate_media(media="print")
     assert page.locator(".tag_live-fallback").is_visible()
+
+
+def test_the_training_figure_moves_with_its_slider(live_figure):
+    page, box = live_figure("training", "training")
+    finding, slider = box.locator(".lv-finding"), box.get_by_role("slider", name="Moment")
+    finding.filter(has_text="in the second.").wait_for()
+
+    def halves() -> list[float]:
+        return [
+            float(x)
+            for x in re.findall(r"(\d+\.\d+)(?= nats| in the second)", finding.inner_text())
+        ]
+
+    assert finding.inner_text().startswith("After 0.7 million tokens")
+    first, second = halves()
+    assert abs(first - second) < 1, "nothing is copied yet"
+    assert slider.get_attribute("aria-valuetext") == "after 0.7 million tokens"
+    slider.focus()
+    page.keyboard.press("End")
+    finding.filter(has_text="The finished model").wait_for()
+    first, second = halves()
+    assert second < first - 2, "the second copy is read off the first"
 
 
 def test_a_chapters_figure_shows_what_a_head_is_worth(live_figure):

@@ -2,6 +2,7 @@
 
     _build/site/live/data/models.json               what there is, with sizes and hashes
     _build/site/live/data/NAME-HASH.safetensors     a shipped checkpoint, byte for byte
+    _build/site/live/data/step-STEP-HASH.z          a snapshot of its training, byte for byte
     _build/site/live/data/tokenizer-HASH.json
 
 A name changes with its content, so that a browser never pairs an old file with a new page. Models
@@ -16,9 +17,11 @@ from pathlib import Path
 
 from pathsum.checkpoints import MODELS, model_card, model_names, training_log
 from pathsum.demo import DEMO_TEXT
+from pathsum.snapshots import SNAPSHOTS, index, snapshot_tokens
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "_build" / "site"
+WATCHED = "attn-only-2l"  # the model whose training a live figure goes through
 
 
 def hashed(path: Path) -> str:
@@ -30,6 +33,24 @@ def hashed(path: Path) -> str:
 def runs_in_page(config: dict) -> bool:
     """Whether the page's engine computes such a model exactly."""
     return not config.get("norm") and not config.get("smear")
+
+
+def moments(name: str) -> tuple[list[dict], dict[str, Path]]:
+    """(the stored snapshots of a model for the page, first to last; file name -> file)."""
+    listed, files = [], {}
+    for step, entry in index()[name].items():
+        path = SNAPSHOTS / entry["file"]
+        files[hashed(path)] = path
+        listed.append(
+            {
+                "name": f"{name}@{step}",
+                "file": hashed(path),
+                "bytes": path.stat().st_size,
+                "step": int(step),
+                "tokens": snapshot_tokens(name, int(step)),
+            }
+        )
+    return listed, files
 
 
 def contents() -> tuple[dict, dict[str, Path]]:
@@ -52,7 +73,13 @@ def contents() -> tuple[dict, dict[str, Path]]:
                     "previous_token": last["previous_token"],
                 }
             )
-    return {"tokenizer": hashed(tokenizer), "demo": DEMO_TEXT, "models": models}, files
+    watched, snapshots = moments(WATCHED)
+    return {
+        "tokenizer": hashed(tokenizer),
+        "demo": DEMO_TEXT,
+        "models": models,
+        "moments": {WATCHED: watched},
+    }, files | snapshots
 
 
 def lay_out(site: Path = SITE) -> Path:

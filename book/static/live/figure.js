@@ -41,6 +41,12 @@ const FIGURES = {
     model: "attn-only-2l", words: { count: 12, times: 2, seed: 7 }, pattern: true, shade: "loss",
     heads: ({ induction }) => induction, off: ({ induction, previous }) => [previous, ...induction],
   },
+  training: {
+    title: "Live: the same text, earlier in training",
+    task: "Move the slider through training, or change the text: when does the second copy become cheaper than the first?",
+    model: "attn-only-2l", words: { count: 12, times: 2, seed: 7 }, pattern: true, shade: "loss", moments: true,
+    heads: ({ induction, previous }) => [...induction, previous],
+  },
   orders: {
     title: "Live: how many heads may a path pass?",
     task: "Keep the direct path alone, or add the paths through one head, and see what becomes of the prediction.",
@@ -54,8 +60,9 @@ export async function figure(host, kind) {
   const slot = `figure ${kind}`, list = await ask("models");
   const about = list.models.find(({ name }) => name === plan.model);
   if (!about) throw new Error(`the model ${plan.model} is not in this build`);
+  const moments = plan.moments ? [...list.moments[plan.model], { ...about, tokens: null }] : [about];
   const { config } = about, roles = cast(about), heads = plan.heads(roles, config).filter(Boolean);
-  const state = { at: null, pointed: null, target: null, settings: intact(), head: heads[0] ?? null };
+  const state = { at: null, pointed: null, target: null, settings: intact(), head: heads[0] ?? null, moment: 0 };
   let answer, look, losses, before;
 
   const text = h("textarea", { rows: "2", spellcheck: "false", dir: "auto", "aria-label": "Your text", oninput: () => {
@@ -102,14 +109,21 @@ export async function figure(host, kind) {
     text.dispatchEvent(new Event("input"));
   } }, "Say it twice") : null;
   const more = h("a", { href: "#" }, "Open in the playground");
+  const when = (i) => (moments[i].tokens === null ? "the finished model" : `after ${fixed(moments[i].tokens / 1e6, 1)} million tokens`);
+  const moment = moments.length > 1 ? h("input", { type: "range", min: "0", max: String(moments.length - 1), step: "1", value: "0", oninput: () => {
+    state.moment = Number(moment.value);
+    refresh();
+  } }) : null;
+  const momentWords = h("output", {});
 
   host.replaceChildren(h("section", { class: "lv lv-card", "aria-label": plan.title },
     h("p", { class: "lv-title" }, plan.title), h("p", { class: "lv-task" }, plan.task),
     text, status,
+    moment ? h("label", { class: "lv-moment" }, h("span", {}, "Moment"), moment, momentWords) : null,
     headChoice || order || twice || toggles.length ? h("div", { class: "lv-row" }, twice, headChoice, order, toggles.length ? h("div", { class: "lv-buttons", role: "group", "aria-label": "Heads that write" }, toggles) : null) : null,
     tokens.root, finding,
     h("div", { class: canvas ? "lv-pairs" : "" }, canvas ? h("div", {}, canvas) : null, h("div", {}, nextTitle, next.root)),
-    h("p", { class: "lv-foot" }, h("span", {}, `${plan.model}, ${fixed(about.bytes / 1e6, 1)} MB, runs in this page`), more)));
+    h("p", { class: "lv-foot" }, h("span", {}, moment ? `${plan.model} at ${moments.length} moments, ${fixed(moments[0].bytes / 1e6, 1)} MB each, runs in this page` : `${plan.model}, ${fixed(about.bytes / 1e6, 1)} MB, runs in this page`), more)));
 
   const fail = (error) => {
     status.dataset.trouble = "";
@@ -139,9 +153,14 @@ export async function figure(host, kind) {
   const deepen = later(60, () => asking.losses({ slot }));
 
   function refresh() {
-    if (!answer) put(status, { text: `Loading ${plan.model}, ${fixed(about.bytes / 1e6, 1)} MB …` });
+    const { name, bytes } = moments[state.moment];
+    if (answer?.name !== name) put(status, { text: `Loading ${name}, ${fixed(bytes / 1e6, 1)} MB …` });
+    if (moment) {
+      put(moment, { "aria-valuetext": when(state.moment) });
+      put(momentWords, { text: when(state.moment) });
+    }
     const settings = fitted(structuredClone(state.settings), config);
-    asking.run({ slot, model: plan.model, text: text.value, settings, at: state.at, target: state.target });
+    asking.run({ slot, model: name, text: text.value, settings, at: state.at, target: state.target });
     toggles.forEach((button) => {
       const off = state.settings.off[button.dataset.head];
       put(button, { text: `${button.dataset.head} ${off ? "off" : "on"}`, "aria-pressed": !off });
@@ -153,7 +172,7 @@ export async function figure(host, kind) {
     const n = answer.tokens.length, at = Math.min(state.pointed ?? look.at, n - 1);
     const [layer, head] = headOf(state.head ?? "", config) ?? [];
     const shown = state.head ? view(answer, layer, head, false) : null;
-    const most = losses ? Math.max(1, ...losses.losses) : 1, fits = losses?.losses.length === n - 1;
+    const most = losses ? Math.max(1, ...losses.losses) : 1, fits = losses?.losses.length === n - 1 && losses.name === answer.name;
     if (plan.shade === "loss") {
       tokens.show({ tokens: answer.tokens, at, shades: fits ? answer.tokens.map((_, i) => (i ? losses.losses[i - 1] / most : null)) : null,
         words: (i) => (i && fits ? `loss ${fixed(losses.losses[i - 1])} nats` : null) });
@@ -179,6 +198,10 @@ export async function figure(host, kind) {
 
   function lossWords(fits) {
     if (!fits) return "";
+    if (moment) {
+      const half = Math.ceil(losses.losses.length / 2), mean = (part) => fixed(part.reduce((a, b) => a + b, 0) / Math.max(1, part.length));
+      return `${when(moments.findIndex(({ name }) => name === answer.name)).replace(/^./, (c) => c.toUpperCase())}: ${mean(losses.losses.subarray(0, half))} nats per token in the first half of the text, ${mean(losses.losses.subarray(half))} in the second.`;
+    }
     const changed = before && before.text === text.value && before.mean !== losses.mean ? ` (intact: ${fixed(before.mean)}, ${signed(losses.mean - before.mean)})` : "";
     return `Mean loss ${fixed(losses.mean)} nats per token${changed}. Bright tokens are those it did not expect.`;
   }

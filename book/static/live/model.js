@@ -1,12 +1,15 @@
 // The weights of one shipped model, unpacked from its checkpoint file into one shared memory.
 //
-// The file is the package's own (safetensors, fp16); every number is made a float exactly.
+// The file is the package's own (safetensors): fp16 for a finished model, whole numbers of 8 bits with
+// fp16 scales for a snapshot of its training. Every number is made a float exactly.
 
 import { kernel } from "./kernel.js";
 
 export const up = (n, to) => Math.ceil(n / to) * to;
 
-/** The tensors of a safetensors file: name -> { shape, half: Uint16Array }. Error if cut short. */
+const KINDS = { F16: Uint16Array, I8: Int8Array };
+
+/** The tensors of a safetensors file: name -> { shape, raw: Uint16Array | Int8Array }. Error if cut short. */
 export function tensors(buffer) {
   const view = new DataView(buffer);
   const length = buffer.byteLength > 8 ? Number(view.getBigUint64(0, true)) : Infinity;
@@ -15,9 +18,9 @@ export function tensors(buffer) {
   const found = {};
   for (const [name, { dtype, shape, data_offsets: [from, to] }] of Object.entries(header)) {
     if (name === "__metadata__") continue;
-    if (dtype !== "F16") throw new Error(`${name} must be fp16 (F16), got ${dtype}`);
+    if (!KINDS[dtype]) throw new Error(`${name} must be fp16 (F16) or 8 bits with a scale (I8), got ${dtype}`);
     if (8 + length + to > buffer.byteLength) throw new Error("the model's file is cut short");
-    found[name] = { shape, half: new Uint16Array(buffer.slice(8 + length + from, 8 + length + to)) };
+    found[name] = { shape, raw: new KINDS[dtype](buffer.slice(8 + length + from, 8 + length + to)) };
   }
   return found;
 }
@@ -33,6 +36,22 @@ function halves() {
     table[bits] = sign * size;
   }
   return table;
+}
+
+/** Whole numbers times their scales; a scale's axis of size 1 is shared along that axis. */
+function scaled({ shape, raw }, scale) {
+  const out = new Float32Array(raw.length);
+  for (let i = 0; i < raw.length; i++) {
+    let rest = i, place = 0, stride = 1;
+    for (let axis = shape.length - 1; axis >= 0; axis--) {
+      const at = rest % shape[axis];
+      rest = (rest - at) / shape[axis];
+      if (scale.shape[axis] > 1) place += at * stride;
+      stride *= scale.shape[axis];
+    }
+    out[i] = raw[i] * scale.values[place];
+  }
+  return out;
 }
 
 /** Error unless this engine computes exactly what the package computes for such a model. */
@@ -71,7 +90,11 @@ export class Model {
     const { memory, mul, simd: fast } = kernel(2 * v * d + stream + 4 * L * d * H * f + scratch + runs * oneRun + 4096, simd);
     Object.assign(this, { memory, mul, simd: fast, runs: new Map(), most: runs, used: 0 });
     const table = halves();
-    const flat = (key) => Float32Array.from(file[key].half, (bits) => table[bits]);
+    const floats = (half) => Float32Array.from(half, (bits) => table[bits]);
+    const flat = (key) => {
+      const scale = file[`${key}.scale`];
+      return scale ? scaled(file[key], { shape: scale.shape, values: floats(scale.raw) }) : floats(file[key].raw);
+    };
 
     this.W_E = this.take(v * d);
     memory.set(flat("W_E"), this.W_E);

@@ -23,7 +23,12 @@ async function fetched(name, read) {
     throw new Error(`${name} could not be downloaded: is the connection down?`);
   }
   if (!response.ok) throw new Error(`${name} could not be downloaded: the server answered ${response.status}`);
-  return response[read]();
+  if (!name.endsWith(".z")) return response[read]();
+  try {
+    return await new Response(response.body.pipeThrough(new DecompressionStream("deflate")))[read]();
+  } catch {
+    throw new Error(`${name} is damaged or was cut short`);
+  }
 }
 
 function once(store, key, make) {
@@ -36,12 +41,20 @@ function once(store, key, make) {
 
 const list = () => once(loaded, "models.json", () => fetched("models.json", "json"));
 
+/** A moment of a model's training, such as "attn-only-2l@882"; one at a time is kept in memory. */
+function snapshot(name) {
+  const [of] = name.split("@"), moment = listing.moments[of]?.find((one) => one.name === name);
+  if (!moment) return undefined;
+  for (const other of loaded.keys()) if (other.includes("@") && other !== name) loaded.delete(other);
+  return { ...listing.models.find((one) => one.name === of), ...moment, options: { runs: 2 } };
+}
+
 async function models(name) {
   listing = await list();
-  const about = listing.models.find((one) => one.name === name);
+  const about = listing.models.find((one) => one.name === name) ?? snapshot(name);
   if (!about) throw new Error(`there is no model ${name} here, only ${listing.models.map((m) => m.name).join(", ")}`);
   const [model] = await Promise.all([
-    once(loaded, name, async () => new Model(about, await fetched(about.file, "arrayBuffer"))),
+    once(loaded, name, async () => new Model(about, await fetched(about.file, "arrayBuffer"), about.options)),
     once(loaded, "tokenizer", async () => (tokenizer = new Tokenizer(await fetched(listing.tokenizer, "json")))),
   ]);
   return model;
@@ -154,7 +167,7 @@ const answers = {
       await new Promise((resolve) => setTimeout(resolve));
       if (newest.get(slot) > number || slots.get(slot).r.key !== r.key) return null;
     }
-    return { losses, mean: losses.length ? losses.reduce((a, b) => a + b, 0) / losses.length : null };
+    return { name: model.name, losses, mean: losses.length ? losses.reduce((a, b) => a + b, 0) / losses.length : null };
   },
 };
 
