@@ -125,6 +125,19 @@ class AttentionOnlyTransformer(nn.Module):
             resid = resid + attention(layer, resid, hook)
         return _visit(hook, "resid_final", self._read(self.config.n_layers, resid, hook))
 
+    def from_layer(
+        self, resid: Float[Tensor, "batch pos d_model"], layer: int
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """What W_U reads when the stream before `layer` is `resid`: the rest of a run, without hooks.
+
+        `layer` may be n_layers, after the last one. IndexError for another layer outside the model.
+        """
+        if not 0 <= layer <= self.config.n_layers:
+            raise IndexError(f"layer must be 0..{self.config.n_layers}, got {layer}")
+        for later in range(layer, self.config.n_layers):
+            resid = resid + self._fused_attention(later, resid)
+        return self._read(self.config.n_layers, resid, None)
+
     def _read(
         self, layer: int, resid: Float[Tensor, "batch pos d_model"], hook: Hook | None
     ) -> Float[Tensor, "batch pos d_model"]:
