@@ -760,7 +760,8 @@ def live_figure(chromium, book_address: str) -> Iterator[object]:
         visits.append(Visit(chromium, book_address))
         page = visits[-1].page
         page.goto(f"{book_address}/book/{page_name}.html", wait_until="load")
-        page.locator(f".live-{kind}").scroll_into_view_if_needed()
+        # by script: a figure that starts at once hides its box, for which a locator would wait in vain
+        page.locator(f".live-{kind}").evaluate("box => box.scrollIntoView()")
         box = page.locator(f".live-{kind} + .lv-host")
         page.wait_for_selector(f".live-{kind} + .lv-host[data-state=ready]")
         return page, box
