@@ -45,13 +45,15 @@ def contrast() -> Contrast:
     return Contrast(clean, corrupted, torch.randint(17, (6,), generator=g))
 
 
+def scored(logits, contrast):
+    """The score by its definition: the answer's logit at the last position, less the mean."""
+    last = logits[:, -1]
+    return last.gather(1, contrast.answers[:, None])[:, 0] - last.mean(-1)
+
+
 def scores(model, contrast):
     """The clean and the corrupted run's score, from logits."""
-    rows = []
-    for tokens in (contrast.clean, contrast.corrupted):
-        logits = model(tokens)[:, -1]
-        rows.append(logits.gather(1, contrast.answers[:, None])[:, 0] - logits.mean(-1))
-    return rows
+    return [scored(model(tokens), contrast) for tokens in (contrast.clean, contrast.corrupted)]
 
 
 # ---- contrasts ----
@@ -127,8 +129,7 @@ def test_cutting_all_edges_of_a_head_is_patching_what_it_writes(model, contrast)
             return None
         return torch.cat([value[:, :1], corrupted[site][:, 1:2], value[:, 2:]], 1)
 
-    patched = model(contrast.clean, hook)[:, -1]
-    expected = patched.gather(1, contrast.answers[:, None])[:, 0] - patched.mean(-1)
+    expected = scored(model(contrast.clean, hook), contrast)
     assert_close(run(head_mask(graph, [(0, 1)])), expected, rtol=0, atol=1e-4)
     effects = head_effects(model, contrast)
     clean, _ = scores(model, contrast)
@@ -148,8 +149,7 @@ def test_an_edge_into_a_query_changes_this_query_alone(model, contrast):
         changed[:, 1] += step
         return changed
 
-    logits = model(contrast.clean, hook)[:, -1]
-    expected = logits.gather(1, contrast.answers[:, None])[:, 0] - logits.mean(-1)
+    expected = scored(model(contrast.clean, hook), contrast)
     mask = graph.whole()
     mask[graph.senders.index("L0H2"), graph.receivers.index("L1H1.q")] = 0
     assert_close(run(mask), expected, rtol=0, atol=1e-4)
@@ -244,8 +244,7 @@ def test_a_state_is_patched_as_a_hook_would_do_it(model, contrast):
             return None
         return torch.cat([value[:, :3], clean[site][:, 3:5], value[:, 5:]], 1)
 
-    logits = model(contrast.corrupted, hook)[:, -1]
-    got = logits.gather(1, contrast.answers[:, None])[:, 0] - logits.mean(-1)
+    got = scored(model(contrast.corrupted, hook), contrast)
     good, bad = (s.mean() for s in scores(model, contrast))
     expected = (got.mean() - bad) / (good - bad)
     for batch in (5, 256):
@@ -263,8 +262,7 @@ def test_a_head_is_patched_as_a_hook_would_do_it(model, contrast):
         changed[:, 2, 4] = clean[site][:, 2, 4]
         return changed
 
-    logits = model(contrast.corrupted, hook)[:, -1]
-    got = logits.gather(1, contrast.answers[:, None])[:, 0] - logits.mean(-1)
+    got = scored(model(contrast.corrupted, hook), contrast)
     good, bad = (s.mean() for s in scores(model, contrast))
     shares = patched_heads(model, contrast, progress=False)
     assert_close(shares[0, 2, 4], (got.mean() - bad) / (good - bad), rtol=0, atol=1e-4)
@@ -298,8 +296,7 @@ def test_a_run_from_a_layer_is_the_rest_of_a_run(model, contrast):
 
 def test_ablation_effects_are_those_of_the_hooks(model, contrast):
     effects = agreement.ablation_effects(model, contrast, "zero")
-    logits = model(contrast.clean, ablation_hook([(1, 2)]))[:, -1]
-    without = logits.gather(1, contrast.answers[:, None])[:, 0] - logits.mean(-1)
+    without = scored(model(contrast.clean, ablation_hook([(1, 2)])), contrast)
     clean, _ = scores(model, contrast)
     assert_close(effects[1, 2], (clean - without).mean(), rtol=0, atol=1e-4)
     with pytest.raises(ValueError, match="kind must be one of"):

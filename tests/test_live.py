@@ -124,12 +124,16 @@ def numbers(text: str, *shape: int) -> torch.Tensor:
 class InPage:
     """One model in the page; `values` gives what `cache` gives, from the page's engine."""
 
-    def __init__(self, page, name: str, simd: bool = True):
-        self.page, self.config = page, load_model(name).config
-        options = {"simd": simd}
+    def __init__(self, page, config: Config):
+        """Of what stands in the page's `window.model`."""
+        self.page, self.config = page, config
+
+    @classmethod
+    def shipped(cls, page, name: str, simd: bool = True):
         page.evaluate(
-            "async ([name, o]) => { window.model = await load(name, o); }", [name, options]
+            "async ([name, o]) => { window.model = await load(name, o); }", [name, {"simd": simd}]
         )
+        return cls(page, load_model(name).config)
 
     def values(self, ids: list[int], frozen: list[int] | None = None, **settings) -> dict:
         c, n = self.config, len(ids)
@@ -147,29 +151,13 @@ class InPage:
 
 @pytest.fixture(scope="module")
 def two(engine) -> InPage:
-    return InPage(engine, "attn-only-2l")
+    return InPage.shipped(engine, "attn-only-2l")
 
 
 def same(got: dict, expected: dict) -> None:
     """Every value of the page equals the package's, to 1e-4."""
     for site, value in got.items():
         assert_close(value, expected[site][0], rtol=0, atol=1e-4, msg=lambda m, s=site: f"{s}: {m}")
-
-
-def hooked(model, tokens, *hooks) -> dict:
-    """Every site's value in a run under hooks (one after the other), as the hooks leave them."""
-    values: dict[str, torch.Tensor] = {}
-
-    def hook(site, value):
-        for one in hooks:
-            changed = one(site, value)
-            value = value if changed is None else changed
-        values[site] = value
-        return value
-
-    with torch.no_grad():
-        model(tokens, hook)
-    return values
 
 
 def strings() -> list[str]:
@@ -231,7 +219,7 @@ def test_the_tokenizer_gives_the_ids_and_the_shown_forms_of_the_package(engine, 
 @pytest.mark.parametrize("simd", [True, False], ids=["wasm", "javascript"])
 @pytest.mark.parametrize("name", ["attn-only-0l", "attn-only-1l", "attn-only-2l"])
 def test_logits_patterns_and_head_outputs_equal_pytorchs(engine, tokenizer, name: str, simd: bool):
-    model, page = load_model(name), InPage(engine, name, simd)
+    model, page = load_model(name), InPage.shipped(engine, name, simd)
     assert engine.evaluate("model.simd") == simd
     rows = [tokenizer.encode(text) for text in ("", DEMO_TEXT, CODE)]
     if simd:
@@ -256,7 +244,7 @@ def test_what_is_kept_from_the_last_run_changes_nothing(two, tokenizer):
 def test_a_head_switched_off_is_what_the_package_ablates(two, tokenizer, kind: str):
     model, tokens = load_model("attn-only-2l"), tokenizer.encode(DEMO_TEXT)[None]
     heads = [(0, 3), (0, 5), (1, 6)]
-    expected = hooked(model, tokens, ablation_hook(heads, kind, cache(model, tokens)))
+    expected = cache(model, tokens, ablation_hook(heads, kind, cache(model, tokens)))
     got = two.values(tokens[0].tolist(), off={f"L{a}H{b}": kind for a, b in heads})
     same(got, expected)
     assert (got["logits"] - cache(model, tokens)["logits"][0]).abs().max() > 0.1
@@ -268,20 +256,20 @@ def test_frozen_patterns_are_those_of_the_other_text(two, tokenizer):
     other = tokenizer.encode(CODE + CODE)
     held = patterns_of(model, other[None, : tokens.shape[1]])
     got = two.values(tokens[0].tolist(), other.tolist(), freeze="other")
-    same(got, hooked(model, tokens, frozen_hook(held)))
+    same(got, cache(model, tokens, frozen_hook(held)))
     off = ablation_hook([(0, 1), (1, 7)], "mean", cache(model, tokens))
     own = both(frozen_hook(patterns_of(model, tokens)), off)
     got = two.values(
         tokens[0].tolist(), tokens[0].tolist(), freeze="own", off={"L0H1": "mean", "L1H7": "mean"}
     )
-    same(got, hooked(model, tokens, own))
+    same(got, cache(model, tokens, own))
 
 
 @pytest.mark.parametrize("kind", ["Q", "K", "V"])
 def test_cutting_all_composition_of_a_kind_equals_the_packages_hook(two, tokenizer, kind: str):
     model, tokens = load_model("attn-only-2l"), tokenizer.encode(DEMO_TEXT)[None]
     cuts = [[f"L0H{a}", f"L1H{b}", kind] for a in range(8) for b in range(8)]
-    expected = hooked(model, tokens, uncomposed_hook(model, kind))
+    expected = cache(model, tokens, uncomposed_hook(model, kind))
     same(two.values(tokens[0].tolist(), cuts=cuts), expected)
 
 
@@ -300,7 +288,7 @@ def test_a_cut_between_two_heads_takes_one_heads_output_from_one_heads_reading(
         return value
 
     got = two.values(tokens[0].tolist(), cuts=[["L0H3", "L1H6", kind]])
-    same(got, hooked(model, tokens, cut))
+    same(got, cache(model, tokens, cut))
 
 
 @pytest.mark.parametrize("order", [0, 1])
@@ -411,9 +399,8 @@ def test_a_snapshot_of_training_is_computed_from_its_eight_bits(engine):
         }""",
         f"attn-only-2l@{step}",
     )
-    page = InPage.__new__(InPage)
     model = load_snapshot("attn-only-2l", step)
-    page.page, page.config = engine, model.config
+    page = InPage(engine, model.config)
     ids = load_tokenizer().encode(CODE)
     same(page.values(ids.tolist()), cache(model, ids[None]))
 
@@ -476,8 +463,7 @@ def test_three_layers_are_computed_too(engine, tmp_path: Path):
         }""",
         [content, model.config.to_dict()],
     )
-    page = InPage.__new__(InPage)
-    page.page, page.config = engine, model.config
+    page = InPage(engine, model.config)
     ids = torch.randint(40, (1, 19))
     got = page.values(ids[0].tolist())
     same(got, cache(model, ids))

@@ -19,7 +19,7 @@ from pathsum.files import write_atomically
 from pathsum.induction import induction_scores
 from pathsum.model import AttentionOnlyTransformer, cache
 from pathsum.patching import KINDS, ablation_hook
-from pathsum.pruning import complement, faithfulness, first_edges, pruned, random_order
+from pathsum.pruning import complement, faithfulness_of, first_edges, pruned, random_order
 from pathsum.seeds import by_kind
 
 RESULTS = Path(__file__).resolve().parents[2] / "book" / "results" / "causal.json"
@@ -35,50 +35,37 @@ def ablation_effects(model: AttentionOnlyTransformer, contrast: Contrast, kind: 
 
     Mean and resample take outputs from the clean prompts themselves. ValueError for an unknown kind.
     """
-    direction, reference = contrast.direction(model), cache(model, contrast.clean)
-
-    def score(hook=None) -> float:
-        final = model.final_residual(contrast.clean, hook)[:, -1]
-        return float((final * direction).sum(-1).mean())
-
+    scored, reference = contrast.scorer(model), cache(model, contrast.clean)
+    intact = scored(reference["resid_final"][:, -1]).mean()
     effects, c = torch.zeros(model.config.n_layers, model.config.n_heads), model.config
     for layer in range(c.n_layers):
         for head in range(c.n_heads):
             generator = torch.Generator().manual_seed(0)
             hook = ablation_hook([(layer, head)], kind, reference, generator)
-            effects[layer, head] = score() - score(hook)
+            final = model.final_residual(contrast.clean, hook)[:, -1]
+            effects[layer, head] = intact - scored(final).mean()
     return effects
-
-
-def head_attributions(model: AttentionOnlyTransformer, contrast: Contrast) -> HeadTable:
-    """First-order effect of patching each head: the sum over the edges that leave it."""
-    c = model.config
-    leaving = edge_attributions(model, contrast).sum(1)[1:]
-    return leaving.reshape(c.n_layers, c.n_heads)
-
-
-def methods(model: AttentionOnlyTransformer, contrast: Contrast) -> dict[str, HeadTable]:
-    """Each method's number for each head, by the method's name; effects in logits of the answer."""
-    ablations = {f"{kind} ablation": ablation_effects(model, contrast, kind) for kind in KINDS}
-    return {
-        "patching": head_effects(model, contrast),
-        "attribution": head_attributions(model, contrast),
-        **ablations,
-    }
 
 
 def measured(model: AttentionOnlyTransformer, change: str) -> dict:
     """What the result file holds for one model and one change of the prompts; plain lists."""
     contrast = induction_contrast(model.config.d_vocab, change, **SIZE)
-    tables = methods(model, contrast)
     graph, score = graph_of(model), circuit_run(model, contrast)
     attributions = edge_attributions(model, contrast)
+    tables = {  # effects in logits of the answer
+        "patching": head_effects(model, contrast),
+        "attribution": attributions[1:].sum(1).reshape(model.config.n_layers, -1),
+        **{f"{kind} ablation": ablation_effects(model, contrast, kind) for kind in KINDS},
+    }
     mask = pruned(score, graph, attributions, TOLERANCE, progress=False)
     count = int(mask.sum())
     random = [first_edges(graph, random_order(graph, seed), count) for seed in range(RANDOM)]
     exact = tables["patching"].flatten()
     with torch.no_grad():
         clean, corrupted = (float(score(m).mean()) for m in (graph.whole(), 0 * graph.whole()))
+    faithful, complete, *by_chance = faithfulness_of(
+        score, graph, [mask, complement(graph, mask), *random]
+    )
     return {
         "clean": clean,
         "corrupted": corrupted,
@@ -90,9 +77,9 @@ def measured(model: AttentionOnlyTransformer, change: str) -> dict:
         "copying": positivity_of(model).tolist(),
         "circuit": [graph.name(edge) for edge in graph.edges() if mask[edge]],
         "edges": len(graph.edges()),
-        "faithfulness": faithfulness(score, graph, mask),
-        "completeness": faithfulness(score, graph, complement(graph, mask)),
-        "best_random_faithfulness": max(faithfulness(score, graph, r) for r in random),
+        "faithfulness": faithful,
+        "completeness": complete,
+        "best_random_faithfulness": max(by_chance),
     }
 
 

@@ -5,10 +5,11 @@ after the first version. Its score is the logit of that token less the mean of a
 position: linear in the residual stream, so that what parts of the model add to it can be added up.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.heads import repeated_tokens
@@ -64,32 +65,19 @@ class Contrast:
     def runs(self, model: AttentionOnlyTransformer) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Every site's value in the clean and in the corrupted run, as `cache` gives them."""
         _, corrupted = self.embeddings(model)
-        return cache(model, self.clean), recorded(model, self.corrupted, embedded(corrupted))
+        return cache(model, self.clean), cache(model, self.corrupted, embedded(corrupted))
 
-    def direction(self, model: AttentionOnlyTransformer) -> Float[Tensor, "batch d_model"]:
-        """The direction in the stream that raises each answer's logit over the mean logit."""
-        return model.W_U[:, self.answers].mT - model.W_U.mean(1)
+    def scorer(
+        self, model: AttentionOnlyTransformer
+    ) -> Callable[[Float[Tensor, "batch d_model"]], Float[Tensor, " batch"]]:
+        """A function from what W_U reads at the last position to each prompt's score."""
+        direction = model.W_U[:, self.answers].mT - model.W_U.mean(1)
+        return lambda final: (final * direction).sum(-1)
 
 
 def embedded(values: Float[Tensor, "batch pos d_model"]) -> Hook:
     """A hook that puts these in the embeddings' place."""
     return lambda site, value: values if site == "embed" else None
-
-
-@torch.no_grad()
-def recorded(
-    model: AttentionOnlyTransformer, tokens: Int[Tensor, "batch pos"], hook: Hook
-) -> dict[str, Tensor]:
-    """Every site's value in a run under a hook, as the hook leaves it."""
-    kept: dict[str, Tensor] = {}
-
-    def record(site: str, value: Tensor) -> Tensor | None:
-        changed = hook(site, value)
-        kept[site] = value if changed is None else changed
-        return changed
-
-    model(tokens, record)
-    return kept
 
 
 def induction_contrast(

@@ -18,8 +18,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from pathsum.contrasts import Contrast, embedded, recorded
-from pathsum.model import AttentionOnlyTransformer, Config
+from pathsum.contrasts import Contrast, embedded
+from pathsum.model import AttentionOnlyTransformer, Config, cache
 
 KINDS = "qkv"
 
@@ -98,8 +98,8 @@ def circuit_run(
     """
     graph, c = graph_of(model), model.config
     clean, corrupted = contrast.embeddings(model)
-    base = recorded(model, contrast.corrupted, embedded(corrupted))
-    direction = contrast.direction(model)
+    base = cache(model, contrast.corrupted, embedded(corrupted))
+    scored = contrast.scorer(model)
     n = clean.shape[1]
     future = torch.ones(n, n, dtype=torch.bool).triu(1)
     shape = (len(graph.senders), len(graph.receivers))
@@ -124,7 +124,7 @@ def circuit_run(
             before = base[f"L{layer}.result"].transpose(0, 1)
             changes = torch.cat([changes, written - before])
         last = einsum(changes[:, :, -1], mask[:, -1], "s b d, s -> b d")
-        return ((base["resid_final"][:, -1] + last) * direction).sum(-1)
+        return scored(base["resid_final"][:, -1] + last)
 
     return score
 

@@ -119,24 +119,22 @@ class AttentionOnlyTransformer(nn.Module):
             )
         # embedding(), not W_E[tokens]: the gradient of indexing adds in any order on several threads
         resid = _visit(hook, "embed", embedding(tokens, self.W_E))
-        for layer in range(self.config.n_layers):
-            resid = _visit(hook, f"L{layer}.resid", resid)
-            attention = self._fused_attention if hook is None else self._explicit_attention
-            resid = resid + attention(layer, resid, hook)
-        return _visit(hook, "resid_final", self._read(self.config.n_layers, resid, hook))
+        return self.from_layer(resid, 0, hook)
 
     def from_layer(
-        self, resid: Float[Tensor, "batch pos d_model"], layer: int
+        self, resid: Float[Tensor, "batch pos d_model"], layer: int, hook: Hook | None = None
     ) -> Float[Tensor, "batch pos d_model"]:
-        """What W_U reads when the stream before `layer` is `resid`: the rest of a run, without hooks.
+        """What W_U reads when the stream before `layer` is `resid`: the rest of a run.
 
         `layer` may be n_layers, after the last one. IndexError for another layer outside the model.
         """
         if not 0 <= layer <= self.config.n_layers:
             raise IndexError(f"layer must be 0..{self.config.n_layers}, got {layer}")
+        attention = self._fused_attention if hook is None else self._explicit_attention
         for later in range(layer, self.config.n_layers):
-            resid = resid + self._fused_attention(later, resid)
-        return self._read(self.config.n_layers, resid, None)
+            resid = _visit(hook, f"L{later}.resid", resid)
+            resid = resid + attention(later, resid, hook)
+        return _visit(hook, "resid_final", self._read(self.config.n_layers, resid, hook))
 
     def _read(
         self, layer: int, resid: Float[Tensor, "batch pos d_model"], hook: Hook | None
@@ -225,11 +223,19 @@ def sites(config: Config) -> list[str]:
     return ["embed", *layers, *final, "resid_final", "logits"]
 
 
-def cache(model: AttentionOnlyTransformer, tokens: Int[Tensor, "batch pos"]) -> dict[str, Tensor]:
-    """Every site's value in one run, by name; detached, so no graph is kept."""
+def cache(
+    model: AttentionOnlyTransformer, tokens: Int[Tensor, "batch pos"], hook: Hook | None = None
+) -> dict[str, Tensor]:
+    """Every site's value in one run, by name, as `hook` leaves it; detached, so no graph is kept."""
     values: dict[str, Tensor] = {}
+
+    def keep(site: str, value: Tensor) -> Tensor | None:
+        changed = hook(site, value) if hook else None
+        values[site] = (value if changed is None else changed).detach()
+        return changed
+
     with torch.no_grad():
-        model(tokens, hook=lambda site, value: values.update({site: value}))
+        model(tokens, keep)
     return values
 
 

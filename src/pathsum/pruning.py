@@ -13,9 +13,14 @@ Mask = Float[Tensor, "sender receiver"]
 Score = Callable[[Mask], Float[Tensor, " batch"]]
 
 
-@torch.no_grad()
 def faithfulness(score: Score, graph: Graph, mask: Mask) -> float:
-    """What a circuit has of the whole model's score, where 0 is the corrupted run and 1 the clean one.
+    """What a circuit has of the whole model's score; see `faithfulness_of`."""
+    return faithfulness_of(score, graph, [mask])[0]
+
+
+@torch.no_grad()
+def faithfulness_of(score: Score, graph: Graph, masks: list[Mask]) -> list[float]:
+    """What each circuit has of the model's score, where 0 is the corrupted run and 1 the clean one.
 
     May lie outside 0 to 1: a circuit without the edges that hold back scores more than the model.
     ValueError if the two runs score alike, so that there is nothing to explain.
@@ -25,7 +30,7 @@ def faithfulness(score: Score, graph: Graph, mask: Mask) -> float:
         raise ValueError(
             f"both versions of the prompts score {full:.3g}: there is nothing for a circuit to explain"
         )
-    return (float(score(mask).mean()) - none) / (full - none)
+    return [(float(score(mask).mean()) - none) / (full - none) for mask in masks]
 
 
 def complement(graph: Graph, mask: Mask) -> Mask:
@@ -82,8 +87,9 @@ def curves(
 ) -> tuple[list[float], list[float]]:
     """(faithfulness of the first edges of a list, of all the others), for each number of edges."""
     masks = [first_edges(graph, order, count) for count in counts]
-    inside = [faithfulness(score, graph, mask) for mask in masks]
-    return inside, [faithfulness(score, graph, complement(graph, mask)) for mask in masks]
+    masks += [complement(graph, mask) for mask in masks]
+    shares = faithfulness_of(score, graph, masks)
+    return shares[: len(counts)], shares[len(counts) :]
 
 
 def random_order(graph: Graph, seed: int = 0) -> list[tuple[int, int]]:

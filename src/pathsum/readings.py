@@ -73,9 +73,7 @@ def reading(
         hook = ablation_hook(off, kind, intact)
         if freeze:
             hook = both(frozen_hook([intact[f"L{layer}.pattern"] for layer in layers]), hook)
-        values = {}
-        with torch.no_grad():
-            model(tokens, both(hook, lambda site, value: values.update({site: value})))
+        values = cache(model, tokens, hook)
     check_numbers(values["logits"], "the logits")
     heads = (model.config.n_heads, tokens.shape[1], tokens.shape[1])
     patterns = [values[f"L{layer}.pattern"] for layer in layers]

@@ -6,7 +6,7 @@ patches the clean run with corrupted values: what is needed? Sources: Meng et al
 2022 (patching of heads by position).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -51,14 +51,13 @@ def patched_states(
     if window < 1:
         raise ValueError(f"a window has at least 1 position, got {window}")
     into, given = _runs(model, contrast, direction)
+    share = _share_moved(model, contrast, into, given, batch)
     n = contrast.clean.shape[1]
     shares = torch.zeros(model.config.n_layers + 1, n)
-    for layer, site in enumerate(_streams(model)):
+    for layer, (old, new) in enumerate(zip(_streams(into), _streams(given))):
         for place in range(n):
-            patch = given[site][:, place : place + window]
-            shares[layer, place] = _share(
-                model, contrast, into[site], place, patch, layer, into, given, batch
-            )
+            patch = new[:, place : place + window]
+            shares[layer, place] = share(layer, old, place, patch)
     return shares
 
 
@@ -72,58 +71,59 @@ def patched_heads(
 ) -> Float[Tensor, "n_layers n_heads pos"]:
     """The share moved by patching what one head writes at one position."""
     into, given = _runs(model, contrast, direction)
+    share = _share_moved(model, contrast, into, given, batch)
     c, n = model.config, contrast.clean.shape[1]
-    shares = torch.zeros(c.n_layers, c.n_heads, n)
+    shares, streams = torch.zeros(c.n_layers, c.n_heads, n), _streams(into)
     heads = [(layer, head) for layer in range(c.n_layers) for head in range(c.n_heads)]
     for layer, head in tqdm(heads, desc="heads", disable=not progress, leave=False):
-        site = f"L{layer}.result"
-        step = given[site][:, head] - into[site][:, head]  # (batch, pos, d_model)
-        after = into[f"L{layer}.resid"] + into[site].sum(1)
+        site, after = f"L{layer}.result", streams[layer + 1]
+        patched = after + given[site][:, head] - into[site][:, head]
         for place in range(n):
-            patch = (after + step)[:, place : place + 1]
-            shares[layer, head, place] = _share(
-                model, contrast, after, place, patch, layer + 1, into, given, batch
-            )
+            patch = patched[:, place : place + 1]
+            shares[layer, head, place] = share(layer + 1, after, place, patch)
     return shares
-
-
-def _streams(model: AttentionOnlyTransformer) -> list[str]:
-    return [f"L{layer}.resid" for layer in range(model.config.n_layers)] + ["stream"]
 
 
 def _runs(
     model: AttentionOnlyTransformer, contrast: Contrast, direction: str
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """(the run that is patched, the run that the patches come from), with the stream at the end."""
+    """(the run that is patched, the run that the patches come from)."""
     if direction not in DIRECTIONS:
         raise ValueError(f"direction must be one of {DIRECTIONS}, got {direction!r}")
     clean, corrupted = contrast.runs(model)
-    for run in (clean, corrupted):
-        run["stream"] = run["embed"] + sum(
-            run[f"L{layer}.result"].sum(1) for layer in range(model.config.n_layers)
-        )
     return (corrupted, clean) if direction == "restore" else (clean, corrupted)
 
 
-def _share(
+def _streams(run: dict[str, Tensor]) -> list[Float[Tensor, "batch pos d_model"]]:
+    """The residual stream before each layer and after the last one."""
+    streams = [run["embed"]]
+    while (site := f"L{len(streams) - 1}.result") in run:
+        streams.append(streams[-1] + run[site].sum(1))
+    return streams
+
+
+def _share_moved(
     model: AttentionOnlyTransformer,
     contrast: Contrast,
-    stream: Float[Tensor, "batch pos d_model"],
-    place: int,
-    patch: Float[Tensor, "batch window d_model"],
-    layer: int,
     into: dict[str, Tensor],
     given: dict[str, Tensor],
     batch: int,
-) -> float:
-    """The share moved when the stream before `layer` has `patch` from `place` on."""
-    direction = contrast.direction(model)
-    before, after = ((run["resid_final"][:, -1] * direction).sum(-1) for run in (into, given))
-    with fitting_memory(batch):
-        parts = []
-        for old, new in zip(stream.split(batch), patch.split(batch)):
-            changed = old.clone()
-            changed[:, place : place + new.shape[1]] = new
-            parts.append(model.from_layer(changed, layer)[:, -1])
-        score = (torch.cat(parts) * direction).sum(-1).mean()
-    return float((score - before.mean()) / (after.mean() - before.mean()))
+) -> Callable[[int, Tensor, int, Tensor], float]:
+    """A function (layer, stream, place, patch) -> the share moved.
+
+    `stream` is the one before `layer`, (batch, pos, d_model), and has `patch` from `place` on.
+    """
+    scored = contrast.scorer(model)
+    before, after = (scored(run["resid_final"][:, -1]).mean() for run in (into, given))
+
+    def share(layer: int, stream: Tensor, place: int, patch: Tensor) -> float:
+        with fitting_memory(batch):
+            parts = []
+            for old, new in zip(stream.split(batch), patch.split(batch)):
+                changed = old.clone()
+                changed[:, place : place + new.shape[1]] = new
+                parts.append(model.from_layer(changed, layer)[:, -1])
+            score = scored(torch.cat(parts)).mean()
+        return float((score - before) / (after - before))
+
+    return share
