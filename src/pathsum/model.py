@@ -105,7 +105,7 @@ class AttentionOnlyTransformer(nn.Module):
         ValueError for tokens of a wrong type, shape, length or id.
         """
         resid = self.final_residual(tokens, hook)
-        return _visit(hook, "logits", resid @ self.W_U)
+        return visited(hook, "logits", resid @ self.W_U)
 
     def final_residual(
         self, tokens: Int[Tensor, "batch pos"], hook: Hook | None = None
@@ -117,9 +117,7 @@ class AttentionOnlyTransformer(nn.Module):
                 "tokens and model must lie on one device that holds numbers, got "
                 f"{str(tokens.device)!r} and {str(self.W_E.device)!r}: move one with .to(...)"
             )
-        # embedding(), not W_E[tokens]: the gradient of indexing adds in any order on several threads
-        resid = _visit(hook, "embed", embedding(tokens, self.W_E))
-        return self.from_layer(resid, 0, hook)
+        return self.from_layer(self._embedded(tokens, hook), 0, hook)
 
     def from_layer(
         self, resid: Float[Tensor, "batch pos d_model"], layer: int, hook: Hook | None = None
@@ -130,11 +128,27 @@ class AttentionOnlyTransformer(nn.Module):
         """
         if not 0 <= layer <= self.config.n_layers:
             raise IndexError(f"layer must be 0..{self.config.n_layers}, got {layer}")
-        attention = self._fused_attention if hook is None else self._explicit_attention
         for later in range(layer, self.config.n_layers):
-            resid = _visit(hook, f"L{later}.resid", resid)
-            resid = resid + attention(later, resid, hook)
-        return _visit(hook, "resid_final", self._read(self.config.n_layers, resid, hook))
+            resid = self._after_layer(later, visited(hook, f"L{later}.resid", resid), hook)
+        return visited(hook, "resid_final", self._read(self.config.n_layers, resid, hook))
+
+    def _embedded(
+        self, tokens: Int[Tensor, "batch pos"], hook: Hook | None
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """What the first layer finds in the stream."""
+        # embedding(), not W_E[tokens]: the gradient of indexing adds in any order on several threads
+        return visited(hook, "embed", embedding(tokens, self.W_E))
+
+    def _placed(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+        """What queries and keys read: the layer's read, and positions."""
+        return x + self.W_pos[: x.shape[1]]
+
+    def _after_layer(
+        self, layer: int, resid: Float[Tensor, "batch pos d_model"], hook: Hook | None
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """The stream after one layer, given the stream before it."""
+        attention = self._fused_attention if hook is None else self._explicit_attention
+        return resid + attention(layer, resid, hook)
 
     def _read(
         self, layer: int, resid: Float[Tensor, "batch pos d_model"], hook: Hook | None
@@ -147,32 +161,32 @@ class AttentionOnlyTransformer(nn.Module):
             return layer_norm(resid, resid.shape[-1:], gain, bias, 1e-5)
         centred = resid - resid.mean(-1, keepdim=True)
         scale = (centred.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
-        return centred * _visit(hook, f"L{layer}.scale", scale) * gain + bias
+        return centred * visited(hook, f"L{layer}.scale", scale) * gain + bias
 
     def _explicit_attention(
         self, layer: int, resid: Float[Tensor, "batch pos d_model"], hook: Hook | None
     ) -> Float[Tensor, "batch pos d_model"]:
         """Sum over heads of pattern @ value @ W_O, each step a site."""
         x = self._read(layer, resid, hook)
-        placed = x + self.W_pos[: x.shape[1]]
+        placed = self._placed(x)
 
         def project(source: Tensor, W: Tensor, name: str) -> Tensor:
             axes = "batch pos d_model, head d_model d_head -> batch head pos d_head"
             value = einsum(source, W[layer], axes)
             if name == "k" and self.config.smear:
                 value = smeared(value, self.smear_logit[layer])
-            return _visit(hook, f"L{layer}.{name}", value)
+            return visited(hook, f"L{layer}.{name}", value)
 
         q = project(placed, self.W_Q, "q")
         k = project(placed, self.W_K, "k")
         v = project(x, self.W_V, "v")
-        scores = _visit(hook, f"L{layer}.scores", q @ k.mT / self.config.d_head**0.5)
+        scores = visited(hook, f"L{layer}.scores", q @ k.mT / self.config.d_head**0.5)
         future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=x.device).triu(1)
         pattern = scores.masked_fill(future, float("-inf")).softmax(dim=-1)
-        pattern = _visit(hook, f"L{layer}.pattern", pattern)
-        z = _visit(hook, f"L{layer}.z", pattern @ v)
+        pattern = visited(hook, f"L{layer}.pattern", pattern)
+        z = visited(hook, f"L{layer}.z", pattern @ v)
         axes = "batch head pos d_head, head d_head d_model -> batch head pos d_model"
-        result = _visit(hook, f"L{layer}.result", einsum(z, self.W_O[layer], axes))
+        result = visited(hook, f"L{layer}.result", einsum(z, self.W_O[layer], axes))
         return result.sum(dim=1)
 
     def _fused_attention(
@@ -185,7 +199,7 @@ class AttentionOnlyTransformer(nn.Module):
         def columns(W: Tensor) -> Tensor:  # all heads' columns side by side
             return rearrange(W[layer], "head d_model d_head -> d_model (head d_head)")
 
-        qk = (x + self.W_pos[: x.shape[1]]) @ torch.cat([columns(self.W_Q), columns(self.W_K)], 1)
+        qk = self._placed(x) @ torch.cat([columns(self.W_Q), columns(self.W_K)], 1)
         split = "batch pos (n head d_head) -> n batch head pos d_head"
         q, k = rearrange(qk, split, n=2, head=n_heads)
         if self.config.smear:
@@ -273,7 +287,8 @@ def check_numbers(values: Tensor, what: str) -> None:
         )
 
 
-def _visit(hook: Hook | None, site: str, value: Tensor) -> Tensor:
+def visited(hook: Hook | None, site: str, value: Tensor) -> Tensor:
+    """The value, or what the hook puts in its place; ValueError for one of another shape."""
     if hook is None:
         return value
     replacement = hook(site, value)

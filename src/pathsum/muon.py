@@ -41,13 +41,14 @@ HEADS_AS_COLUMNS = (
 )
 HEADS_AS_ROWS = "l h d m -> l (h d) m"  # W_O: a (n_heads * d_head, d_model) matrix a layer
 PLAIN = "r c -> 1 r c"  # a matrix as it is
+STACKED = "l r c -> l r c"  # W_in, W_out: a matrix a layer, as it is
 
 
 class Muon(torch.optim.Optimizer):
     """Update: W <- W - lr * sqrt(max(1, rows / cols)) * orthogonalised(Nesterov momentum).
 
     Each group has a `layout`, the einops pattern that turns its parameters into
-    (batch, rows, cols): HEADS_AS_COLUMNS, HEADS_AS_ROWS or PLAIN.
+    (batch, rows, cols): HEADS_AS_COLUMNS, HEADS_AS_ROWS, STACKED or PLAIN.
     """
 
     def __init__(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pathsum.model import Config
+from pathsum.standard import StandardConfig, config_of
 
 
 @dataclass(frozen=True)
@@ -18,8 +19,8 @@ class TrainConfig:
     data: str  # a corpus name that `pathsum.corpus` knows
     steps: int  # optimiser steps
     batch: int = 16  # sequences of n_ctx tokens a step, over all processes
-    muon_lr: float = 0.015  # attention matrices
-    adam_lr: float = 4e-3  # W_E, W_U and LayerNorm
+    muon_lr: float = 0.015  # matrices of attention and MLPs
+    adam_lr: float = 4e-3  # W_E, W_U, LayerNorm, and learned positions and biases
     warmup: int = 50  # steps of linear rise
     decay: float = 0.4  # last part of the run in which the rate falls linearly ...
     final_lr: float = 0.02  # ... to this fraction
@@ -48,7 +49,7 @@ class TrainConfig:
     @classmethod
     def from_dict(cls, settings: dict) -> "TrainConfig":
         """The config of `to_dict`; TypeError for a field that there is not."""
-        return cls(**{**settings, "model": Config(**settings["model"])})
+        return cls(**{**settings, "model": config_of(settings["model"])})
 
 
 BOOK = TrainConfig(model=Config(n_layers=2), data="wiki-code", steps=6000)
@@ -60,6 +61,12 @@ PRESETS = {
         records=12,
     ),
     "book": BOOK,
+    "standard": TrainConfig(  # MLPs, LayerNorm, learned positions: the model of chapter 14
+        model=StandardConfig(n_layers=2, n_heads=6, d_model=192, d_mlp=768),
+        data="wiki-code",
+        steps=2600,
+        records=20,
+    ),
     "paper": TrainConfig(  # 12 heads of 64, context 2,048: for a GPU
         model=Config(
             n_layers=2,

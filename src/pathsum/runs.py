@@ -19,14 +19,16 @@ from pathsum.evaluate import training_record
 from pathsum.files import moved_into_place, write_atomically
 from pathsum.loss import mean_cross_entropy
 from pathsum.model import AttentionOnlyTransformer
-from pathsum.muon import HEADS_AS_COLUMNS, HEADS_AS_ROWS, Muon
+from pathsum.muon import HEADS_AS_COLUMNS, HEADS_AS_ROWS, STACKED, Muon
 from pathsum.presets import TrainConfig, batch_indices, learning_rate_factor, record_steps
+from pathsum.standard import StandardTransformer, transformer
 
 
 def optimizers(model: AttentionOnlyTransformer, config: TrainConfig) -> list[torch.optim.Optimizer]:
-    """Muon for the attention matrices (none in a 0-layer model), AdamW for everything else."""
+    """Muon for matrices of attention and MLPs (none in a 0-layer model), AdamW for everything else."""
     inward, outward = [model.W_Q, model.W_K, model.W_V], [model.W_O]
-    rest = [p for p in model.parameters() if not any(p is q for q in inward + outward)]
+    mlps = [model.W_in, model.W_out] if isinstance(model, StandardTransformer) else []
+    rest = [p for p in model.parameters() if not any(p is q for q in inward + outward + mlps)]
     adam = torch.optim.AdamW(
         rest, lr=config.adam_lr, betas=(0.9, 0.98), weight_decay=0.0, fused=True
     )
@@ -36,6 +38,8 @@ def optimizers(model: AttentionOnlyTransformer, config: TrainConfig) -> list[tor
         {"params": inward, "layout": HEADS_AS_COLUMNS},
         {"params": outward, "layout": HEADS_AS_ROWS},
     ]
+    if mlps:
+        groups.append({"params": mlps, "layout": STACKED})
     return [Muon(groups, lr=config.muon_lr), adam]
 
 
@@ -49,7 +53,7 @@ class Run:
         self, folder: Path, config: TrainConfig, data: TokenData, engine: Engine = ON_CPU
     ) -> None:
         self.folder, self.config, self.data, self.engine = folder, config, data, engine
-        self.model = AttentionOnlyTransformer(config.model, seed=config.seed).to(engine.device)
+        self.model = transformer(config.model, seed=config.seed).to(engine.device)
         residual = self.model.final_residual
         backend = engine.compile
         self.residual = torch.compile(residual, backend=backend) if backend else residual
