@@ -1,6 +1,7 @@
 """Bigram counts of the text that the shipped models were trained on, and a smoothed table."""
 
 import argparse
+import zlib
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import Float, Int, Integer
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save
 from torch import Tensor
 from tqdm.auto import tqdm
 
@@ -16,7 +17,7 @@ from pathsum.dataset import blocks, encoded
 from pathsum.files import moved_into_place
 from pathsum.presets import PRESETS, TrainConfig, batch_indices
 
-SHIPPED = resources.files("pathsum") / "data" / "bigrams.safetensors"
+SHIPPED = resources.files("pathsum") / "data" / "bigrams.safetensors.z"  # compressed
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class KneserNey:
 
 def shipped_counts() -> BigramCounts:
     """Pairs that the `book` models were trained to predict, start token included."""
-    tensors = load_file(str(SHIPPED))
+    tensors = load(zlib.decompress(SHIPPED.read_bytes()))
     return BigramCounts(tensors["starts"], tensors["following"].int(), tensors["counts"])
 
 
@@ -124,7 +125,7 @@ def main(arguments: list[str] | None = None) -> None:
         "counts": counts.counts.int(),
     }
     with moved_into_place(options.out) as temporary:
-        save_file(tensors, temporary)
+        temporary.write_bytes(zlib.compress(save(tensors), level=9))
     print(f"{options.out}: {len(counts.counts):,} different pairs")
 
 

@@ -24,11 +24,12 @@ def card_text(card: dict) -> str:
             zip(final["best_previous_token"], final["best_prefix_matching"])
         )
     )
+    mlp = f", MLPs of {config['d_mlp']} neurons, learned positions" if "d_mlp" in config else ""
     rows = {
-        "what": f"attention-only transformer, {counted(config['n_layers'], 'layer')} of "
+        "what": f"{'standard' if mlp else 'attention-only'} transformer, {counted(config['n_layers'], 'layer')} of "
         f"{config['n_heads']} heads of {config['d_head']}, d_model {config['d_model']}, context "
         f"{config['n_ctx']}, vocabulary {config['d_vocab']:,}, norm {config['norm'] or 'none'}"
-        f"{', smeared keys' if config.get('smear') else ''}",
+        f"{', smeared keys' if config.get('smear') else ''}{mlp}",
         "parameters": f"{card['parameters']:,}, stored as fp16",
         "for": "studying circuits; it is no useful language model and must not be taken for one",
         "data": f"{training['data']}, fingerprint {card['corpus_fingerprint'][:16]} (see NOTICE)",

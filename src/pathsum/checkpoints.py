@@ -18,6 +18,7 @@ from pathsum.evaluate import token_losses, training_record
 from pathsum.files import write_atomically
 from pathsum.model import AttentionOnlyTransformer, Config
 from pathsum.runs import log_lines, save_atomically
+from pathsum.standard import config_of, transformer
 
 MODELS = Path(str(resources.files("pathsum") / "data" / "models"))
 PROBE_TOLERANCE = 1e-3  # largest difference of a stored logit, in nats, on any device
@@ -27,25 +28,31 @@ class CheckpointError(RuntimeError):
     """A model that can't be loaded or trusted, with what to do about it."""
 
 
-def model_names() -> list[str]:
-    """Names that `load_model` knows, sorted."""
+def shipped_names() -> list[str]:
+    """Names that `load_model` knows, sorted: the attention-only models, and `standard-2l` with MLPs."""
     return sorted(path.stem for path in MODELS.glob("*.safetensors"))
+
+
+def model_names() -> list[str]:
+    """Names of the shipped attention-only models, sorted."""
+    return [name for name in shipped_names() if not name.startswith("standard-")]
 
 
 def model_card(name: str) -> dict:
     """Facts of a shipped model: config, data, tokens, minutes, hash, probe. CheckpointError."""
-    if name not in model_names():
-        near = difflib.get_close_matches(name, model_names(), n=1, cutoff=0.0)
+    if name not in (names := shipped_names()):
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise CheckpointError(
-            f"no model is called {name!r}: {hint}there are {', '.join(model_names()) or 'none'}; "
+            f"no model is called {name!r}: {hint}there are {', '.join(names) or 'none'}; "
             "for a run of your own pass its folder to load_run"
         )
     return json.loads((MODELS / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def load_model(name: str, device: str = "cpu") -> AttentionOnlyTransformer:
-    """A shipped model, from the package alone; `attn-only-0l`, `-1l`, `-2l` and others.
+    """A shipped model, from the package alone; `attn-only-0l`, `-1l`, `-2l` and others,
+    and `standard-2l`, a StandardTransformer.
 
     Weights are fp32 tensors that hold fp16 numbers exactly, without gradients. The file's hash
     and some stored logits are checked on `device`: CheckpointError says which one differs.
@@ -59,7 +66,7 @@ def load_model(name: str, device: str = "cpu") -> AttentionOnlyTransformer:
             f"{path.name} has sha256 {found[:16]}..., expected {card['sha256'][:16]}...: the file "
             "was changed or cut short; install pathsum again"
         )
-    model = _with_weights(Config(**card["config"]), load(content), path.name).to(device)
+    model = _with_weights(config_of(card["config"]), load(content), path.name).to(device)
     expected = torch.tensor(card["probe"]["logits"])
     got = _probe_logits(model, card["probe"]["tokens"])
     worst = float((got - expected).abs().max())
@@ -87,12 +94,12 @@ def load_run(folder: str | Path, step: int | None = None) -> AttentionOnlyTransf
     step = max(files) if step is None else step
     if step not in files:
         raise CheckpointError(f"{folder} has no snapshot of step {step}, only of {sorted(files)}")
-    config = Config(**json.loads((folder / "run.json").read_text())["config"]["model"])
+    config = config_of(json.loads((folder / "run.json").read_text())["config"]["model"])
     return _with_weights(config, load_file(files[step]), files[step].name)
 
 
 def _with_weights(config: Config, weights: dict, source: str) -> AttentionOnlyTransformer:
-    model = AttentionOnlyTransformer(config)
+    model = transformer(config)
     expected = {name: tuple(p.shape) for name, p in model.named_parameters()}
     got = {name: tuple(w.shape) for name, w in weights.items()}
     if expected != got:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathsum.loss import CHUNK
 from pathsum.model import Config
 from pathsum.presets import TrainConfig
+from pathsum.standard import StandardConfig
 
 NEWTON_SCHULZ = 5  # iterations of Muon's orthogonalisation
 
@@ -29,7 +30,11 @@ H100 = Machine("H100", 989e12, 3.35e12)
 
 
 def attention_parameters(config: Config) -> int:
-    """Weights in W_Q, W_K, W_V and W_O of all layers."""
+    """Weights in W_Q, W_K, W_V and W_O of all layers. ValueError for a config with MLPs."""
+    if isinstance(config, StandardConfig):
+        raise ValueError(
+            "costs are counted for attention-only models, got one with MLPs: pass a Config without"
+        )
     return config.n_layers * 4 * config.d_model * config.n_heads * config.d_head
 
 

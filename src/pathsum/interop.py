@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pathsum.model import AttentionOnlyTransformer, Config
+from pathsum.standard import refuse_mlps
 
 POSITIONS = ("shortformer", "standard")
 BUFFERS = re.compile(
@@ -32,6 +33,7 @@ def transformer_lens_weights(
     W_E, W_V, W_O and W_U know nothing of these, W_Q and W_K read both halves alike. ValueError for
     a model with smeared keys, and for "standard" with LayerNorm, which would mix the halves.
     """
+    refuse_mlps(model, "TransformerLens's copy")
     c = model.config
     if positions not in POSITIONS:
         raise ValueError(f"positions must be one of {POSITIONS}, got {positions!r}")

@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.model import AttentionOnlyTransformer, cache
+from pathsum.standard import refuse_mlps
 
 Patterns = list[Tensor]  # one (batch, head, dest, src) tensor a layer
 Path = tuple[tuple[int, int], ...] | str  # heads passed, earliest first; () is the direct path
@@ -103,9 +104,10 @@ def path_terms(model: AttentionOnlyTransformer, tokens: Int[Tensor, "batch pos"]
     1 + H terms for one layer, 1 + 2H + H^2 for two. With LayerNorm each read is centred, scaled as
     in this run and multiplied by the gain, and one more term, BIASES, gathers what the biases add by
     all routes: it is there whatever the embeddings. Positions enter patterns only, so no term holds
-    them. ValueError for more than two layers (use `order_terms` there).
+    them. ValueError for more than two layers (use `order_terms` there) and for a model with MLPs.
     Source: Elhage et al. 2021, The Path Expansion Trick; Path Expansion of Logits; Technical Details.
     """
+    refuse_mlps(model, "path_terms")
     if model.config.n_layers > 2:
         raise ValueError(
             f"all terms are listed for up to 2 layers, got {model.config.n_layers}: "
@@ -136,6 +138,7 @@ def order_terms(
     the run's own unless given; `kept` (0 or 1 per head) leaves heads out.
     Source: Elhage et al. 2021, Term Importance Analysis.
     """
+    refuse_mlps(model, "order_terms")
     frozen = frozen_run(model, tokens) if frozen is None else frozen
     if kept is not None:
         patterns = [A * kept[layer][:, None, None] for layer, A in enumerate(frozen.patterns)]

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from pathsum.model import AttentionOnlyTransformer
 from pathsum.paths import bias_term, frozen_run, head_outputs, linear_read
+from pathsum.standard import refuse_mlps
 
 
 def score_terms(
@@ -18,9 +19,10 @@ def score_terms(
     in order: for layer 1, part 1 + h is head (0, h). There [0, 0] is no composition, [1:, 0] Q-,
     [0, 1:] K-composition, [1:, 1:] both. With LayerNorm reads are scaled as in this run and a last
     part holds what its biases add. The sum over both axes equals the site `Ll.scores`.
-    IndexError if there is no such head; ValueError for smeared keys, whose scores W_QK alone does
-    not make. Source: Elhage et al. 2021, Path Expansion of Attention Scores.
+    IndexError if there is no such head; ValueError for a model with MLPs, and for smeared keys, whose
+    scores W_QK alone does not make. Source: Elhage et al. 2021, Path Expansion of Attention Scores.
     """
+    refuse_mlps(model, "score_terms")
     c = model.config
     if not (0 <= layer < c.n_layers and 0 <= head < c.n_heads):
         raise IndexError(

@@ -22,7 +22,8 @@ from pathsum.checkpoints import CheckpointError, load_model, load_run, model_car
 from pathsum.dataset import heldout_sample
 from pathsum.evaluate import token_losses
 from pathsum.files import moved_into_place, write_atomically
-from pathsum.model import AttentionOnlyTransformer, Config
+from pathsum.model import AttentionOnlyTransformer
+from pathsum.standard import config_of, transformer
 
 SNAPSHOTS = Path(str(resources.files("pathsum") / "data" / "snapshots"))
 STEPS = {  # around the phase change; what the package ships
@@ -56,11 +57,11 @@ def load_snapshot(name: str, step: int) -> AttentionOnlyTransformer:
     CheckpointError for a step that does not ship, or for a file that was changed.
     """
     card, stored = model_card(name), index().get(name, {})
-    config, steps = Config(**card["config"]), card["training"]["steps"]
+    config, steps = config_of(card["config"]), card["training"]["steps"]
     if step == steps:
         return load_model(name)
     if step == 0:
-        model = AttentionOnlyTransformer(config, seed=card["training"]["seed"])
+        model = transformer(config, seed=card["training"]["seed"])
         return model.requires_grad_(False).eval()
     if str(step) not in stored:
         raise CheckpointError(
@@ -75,7 +76,7 @@ def load_snapshot(name: str, step: int) -> AttentionOnlyTransformer:
             f"{path.name} has sha256 {found[:16]}..., expected {expected[:16]}...: the file was "
             "changed or cut short; install pathsum again"
         )
-    model = AttentionOnlyTransformer(config)
+    model = transformer(config)
     model.load_state_dict(unpacked(content))
     return model.requires_grad_(False).eval()
 
@@ -110,7 +111,7 @@ def export(run: Path, name: str, steps: tuple[int, ...]) -> None:
         file = folder / f"step-{step:06d}.safetensors.z"
         with moved_into_place(file) as temporary:
             temporary.write_bytes(content)
-        rounded = AttentionOnlyTransformer(exact.config)
+        rounded = transformer(exact.config)
         rounded.load_state_dict(unpacked(content))
         before, after = (token_losses(m, inputs, targets) for m in (exact, rounded))
         entries[str(step)] = {

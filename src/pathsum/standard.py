@@ -108,6 +108,15 @@ def config_of(settings: dict) -> Config:
     return (StandardConfig if "d_mlp" in settings else Config)(**settings)
 
 
+def refuse_mlps(model: AttentionOnlyTransformer, what: str) -> None:
+    """ValueError if `what`, which knows of attention alone, is asked of a model with MLPs."""
+    if isinstance(model, StandardTransformer):
+        raise ValueError(
+            f"{what} takes an attention-only model, got one with MLPs of {model.config.d_mlp} "
+            "neurons a layer, which it would leave out: pathsum.standard_paths has the terms of those"
+        )
+
+
 def transformer(config: Config, seed: int = 0) -> AttentionOnlyTransformer:
     """A fresh model of the config's kind."""
     if isinstance(config, StandardConfig):

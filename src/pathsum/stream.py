@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.model import AttentionOnlyTransformer, Hook, smeared
+from pathsum.standard import refuse_mlps
 
 
 def random_rotation(
@@ -43,6 +44,7 @@ def rotated(
     coordinates, which is why a model that has them is not the same afterwards.
     Source: Elhage et al. 2021, Virtual Weights and the Residual Stream.
     """
+    refuse_mlps(model, "rotated")
     other = deepcopy(model).requires_grad_(False)
     R = R.to(other.W_E)
     for name in ("W_E", "W_pos", "W_O"):
@@ -61,6 +63,7 @@ def folded(model: AttentionOnlyTransformer) -> tuple[AttentionOnlyTransformer, H
     to sequences of any length. ValueError for a model without LayerNorm.
     Source: Elhage et al. 2021, Technical Details (handling layer normalization).
     """
+    refuse_mlps(model, "folded")
     if model.config.norm != "pre":
         raise ValueError('only a model with norm="pre" has something to fold, got norm=None')
     other = deepcopy(model).requires_grad_(False)

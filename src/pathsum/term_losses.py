@@ -8,6 +8,7 @@ from pathsum.evaluate import BATCH
 from pathsum.loss import cross_entropy_rows
 from pathsum.model import AttentionOnlyTransformer
 from pathsum.paths import final_read, frozen_run, head_outputs, linear_read, order_terms
+from pathsum.standard import refuse_mlps
 
 
 @torch.no_grad()
@@ -47,6 +48,7 @@ def layer_table(
     what its biases add is there in all four. Source: Elhage et al. 2021, Term Importance Analysis
     (second table).
     """
+    refuse_mlps(model, "layer_table")
     layers = frozenset(range(model.config.n_layers))
     wanted = (
         {frozenset(), layers} | {frozenset({n}) for n in layers} | {layers - {n} for n in layers}
