@@ -216,4 +216,59 @@ def test_kinds_of_tokens_are_exclusive():
     ]
 
 
-# PROSE
+# ---- what the chapter says of the result file ----
+
+
+@pytest.fixture(scope="module")
+def found():
+    return results()
+
+
+def test_the_model_stands_between_one_layer_and_two(found):
+    loss = {name: row["loss"] for name, row in found["references"].items()}
+    assert loss["attn-only-2l"] < loss["standard-2l"] < loss["attn-only-1l"]
+
+
+def test_attention_only_paths_explain_nothing(found):
+    loss = {name: row["loss"] for name, row in found["references"].items()}
+    for how in ("zero", "mean"):
+        paths = found["paths"][how]
+        assert paths["attention_only"] > loss["uniform"] > loss["unigram"]
+        assert abs(list(paths["ladder"].values())[-1] - loss["standard-2l"]) < 1e-3
+        for kind in ("direct", "one attention layer", "two attention layers", "MLP 1"):
+            assert abs(paths["without"][kind] - loss["standard-2l"]) < 0.005
+        assert paths["without"]["MLP 0"] > 5.5 and paths["without"]["both MLPs"] > 4.5
+    ladder_means = list(found["paths"]["mean"]["ladder"].values())
+    assert 0.05 < ladder_means[1] - ladder_means[4] < 0.2
+    gaps = {k: v["attention_only"] - v["model"] for k, v in found["paths"]["kinds"].items()}
+    assert set(sorted(gaps, key=gaps.get)[-2:]) == {"goes on a word", "pair seen before"}
+    assert min(gaps, key=gaps.get) == "begins a word" and 2.4 < min(gaps.values()) < 2.6
+    assert min(gaps["goes on a word"], gaps["pair seen before"]) > 7
+
+
+def test_gates_hide_most(found):
+    cost = found["ablations"]["of_another_text"]
+    assert cost["nothing"] < cost["scales"] < cost["patterns"] < cost["gates"]
+    assert 0.2 < cost["scales"] - cost["nothing"] < 0.3
+    unigram = found["references"]["unigram"]["loss"]
+    assert cost["gates"] > unigram and found["ablations"]["mean_gates"] > unigram
+
+
+def test_neurons_are_many_and_open_often(found):
+    for facts in found["neurons"].values():
+        assert facts["half_of_means"] > 100 and facts["half_at_a_place"] > 20
+        held = facts["held_at_mean"]
+        assert all(a > b for a, b in list(zip(held["first"], held["random"]))[:-1])
+    first = [n for facts in found["neurons"].values() for n in facts["first"][:5]]
+    assert sum(1 / 4 < n["active"] < 2 / 3 for n in first) >= 8
+    assert first[-1]["active"] < 0.11 and first[-1]["raises"] == ["K", "O", "B", "H", "F"]
+
+
+def test_heads_copy_what_the_first_mlp_makes(found):
+    heads = found["heads"]
+    raw, gains, made = (torch.tensor(rows) for rows in heads["copying"].values())
+    assert (gains - raw).abs().max() < 0.06
+    assert (made[1] > gains[1]).all() and int((made[1] > 0.94).sum()) == 4
+    best = int(torch.tensor(heads["prefix_matching"][1]).argmax())
+    assert made[1, best] > 0.99
+    assert max(heads["prefix_matching"][1]) < 0.3 < max(heads["attn-only-2l"]["prefix_matching"][1])
