@@ -22,7 +22,7 @@ SOLUTIONS = {
     "frozen_norm": lambda part, whole, gain: centred(part) * scale(whole) * gain,
     "route_count": lambda layers, heads: (2 * (1 + heads)) ** layers,
 }
-NUMBERS = {name: f"14.{i}" for i, name in enumerate(SOLUTIONS, 1)}
+NUMBERS = {name: f"13.{i}" for i, name in enumerate(SOLUTIONS, 1)}
 MISTAKES = [
     ("frozen_gelu", lambda pre, own: pre * ndtr(pre), "moves with"),
     ("frozen_gelu", lambda pre, own: own * ndtr(own), "has no part"),

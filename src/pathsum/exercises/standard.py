@@ -14,7 +14,7 @@ def _generator() -> torch.Generator:
     return generator(31)
 
 
-@check("Exercise 14.1")
+@check("Exercise 13.1")
 def check_frozen_gelu(answer: Any) -> None:
     """frozen_gelu(pre, own) -> pre times the gate that `own` opens, both (batch, pos, d_mlp)."""
     g = _generator()
@@ -34,7 +34,7 @@ def check_frozen_gelu(answer: Any) -> None:
         agree(given, pre * ndtr(own), "the frozen activation", mistakes)
 
 
-@check("Exercise 14.2")
+@check("Exercise 13.2")
 def check_frozen_norm(answer: Any) -> None:
     """frozen_norm(part, whole (batch, pos, d_model), gain (d_model,)) -> what the part becomes."""
     g = _generator()
@@ -64,7 +64,7 @@ def check_frozen_norm(answer: Any) -> None:
         agree(given, centred(part) * scale(whole) * gain, "what the part becomes", mistakes)
 
 
-@check("Exercise 14.3")
+@check("Exercise 13.3")
 def check_route_count(answer: Any) -> None:
     """route_count(n_layers, n_heads) -> routes of one source, each head and each MLP being a stop."""
     g = _generator()
