@@ -252,7 +252,7 @@ def test_the_command_says_what_is_wrong_in_one_line(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
-        (["--layers", "9"], "n_layers must be 0 to 4, got 9"),
+        (["--layers", "101"], "n_layers must be 0 to 100, got 101"),
         (["--steps", "0"], "steps must be 1 or more, got 0"),
         (["--batch", "-3"], "batch must be 1 or more, got -3"),
         (["--muon-lr", "-1"], "muon_lr must lie between 0 and 10, got -1.0"),

@@ -143,6 +143,34 @@ def edge_attributions(
     return gradient * graph.exists
 
 
+def head_attributions(
+    model: AttentionOnlyTransformer, contrast: Contrast
+) -> Float[Tensor, "n_layers n_heads"]:
+    """By how much the mean score falls when a head is patched, to first order: two runs and a gradient.
+
+    The sum over the edges that leave the head of `edge_attributions`, without making any edge: it
+    takes a gradient for each value in the stream, not one for each pair of sender and receiver.
+    """
+    _, corrupted = contrast.embeddings(model)
+    other, kept = cache(model, contrast.corrupted, embedded(corrupted)), {}
+
+    def keep(site: str, value: Tensor) -> Tensor | None:
+        if site == "embed":  # so that there is a gradient even if no weight asks for one
+            return value.detach().requires_grad_()
+        if site.endswith(".result"):
+            kept[site] = value
+        return None
+
+    final = model.final_residual(contrast.clean, keep)[:, -1]
+    score = contrast.scorer(model)(final).mean()
+    gradients = torch.autograd.grad(score, list(kept.values()))
+    falls = [
+        ((value.detach() - other[site]) * gradient).sum((0, 2, 3))
+        for (site, value), gradient in zip(kept.items(), gradients)
+    ]
+    return torch.stack(falls)
+
+
 @torch.no_grad()
 def edge_effects(
     model: AttentionOnlyTransformer, contrast: Contrast, progress: bool = True

@@ -16,7 +16,7 @@ Hook = Callable[[str, Tensor], Tensor | None]
 class Config:
     """Sizes and choices of one model; the names are the axis words of all annotations."""
 
-    n_layers: int  # attention layers, 0 to 4
+    n_layers: int  # attention layers, 0 to 100
     n_heads: int = 8  # heads per layer
     d_model: int = 256  # width of the residual stream
     d_head: int = 32  # width of queries, keys and values of one head
@@ -32,8 +32,8 @@ class Config:
             value = getattr(self, field)
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{field} must be a whole number above 0, got {value!r}")
-        if self.n_layers not in range(5):
-            raise ValueError(f"n_layers must be 0 to 4, got {self.n_layers!r}")
+        if self.n_layers not in range(101):
+            raise ValueError(f"n_layers must be 0 to 100, got {self.n_layers!r}")
         if self.norm not in (None, "pre"):
             raise ValueError(f'norm must be None or "pre", got {self.norm!r}')
         if self.smear not in (True, False):
