@@ -37,7 +37,8 @@ def test_ours_and_the_plain_loop_train_the_same_model(root, tmp_path):
     assert done.returncode == 0, done.stderr
     found = json.loads(out.read_text())
     assert found["quick"] and found["rounds"] == 2 and found["steps_per_round"] == 3
-    assert 0 < found["largest_difference_of_losses"] < 1e-3, "nine steps of the same training"
+    # on some processors not one bit differs
+    assert 0 <= found["largest_difference_of_losses"] < 1e-3, "nine steps of the same training"
     assert found["ratios"].keys() == found["ratios_of_processor_time"].keys() == {"ours / plain"}
     assert min(found["tokens_per_second"].values()) > 0
     assert 0 < found["share_of_roofline_of_processor_time"] < 1

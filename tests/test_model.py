@@ -185,7 +185,7 @@ def test_bad_tokens_say_what_was_expected_and_what_came(wrong, message):
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("n_layers", 5), ("n_heads", 0), ("norm", "post"), ("d_head", -1)]
+    ("field", "value"), [("n_layers", 101), ("n_layers", -1), ("n_heads", 0), ("norm", "post"), ("d_head", -1)]
 )
 def test_a_config_that_makes_no_sense_is_refused(field, value):
     with pytest.raises(ValueError, match=field):

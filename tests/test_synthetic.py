@@ -121,7 +121,7 @@ def test_told_logits_are_the_gain_on_the_token_looked_at():
 def test_a_grammar_by_hand_is_its_tables():
     batch = batch_of(TASKS["grammar"])
     logits, numbers = grammar_logits(reference("grammar"), batch)
-    assert numbers == FACTS * FACTS + FACTS * FACTS**2 + FACTS**2
+    assert numbers == 2 * FACTS * FACTS**2 + FACTS**2
     assert torch.equal(logits.argmax(-1)[batch.scored], batch.targets[batch.scored])
 
 

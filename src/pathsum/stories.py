@@ -168,9 +168,9 @@ def grammar_logits(
 ) -> tuple[Float[Tensor, "batch pos d_vocab"], int]:
     """Logits of a one-layer model's grammar from small tables, and how many numbers these hold.
 
-    Three tables: the mean attention of each head from each destination to the source, what each head
-    moves from each source to the four answers (OV circuit), and the mean of all the rest by
-    destination. Answers in logits; -inf for all other tokens.
+    Three tables: the mean attention of each head from each destination to each source (what its QK
+    circuit comes to), what it moves from each source to the four answers (OV circuit), and the mean
+    of all the rest by destination. Answers in logits; -inf for all other tokens.
     """
     inputs, asked = batch.inputs, batch.scored
     sources, answers = slice(1, 1 + FACTS), slice(1 + 2 * FACTS, 1 + 3 * FACTS)
@@ -183,12 +183,14 @@ def grammar_logits(
     moved = tables[:, source][:, :, None]  # (head, batch, 1, answer)
     rest = sites["logits"][..., answers] - (weights[..., None] * moved).sum(0)
     for_each = [asked & (destination == b) for b in range(FACTS)]
-    attention = torch.stack([weights[:, here].mean(1) for here in for_each], 1)
+    from_each = source[:, None] == torch.arange(FACTS)[:, None, None]  # (source, batch, 1)
+    attention = torch.stack(
+        [torch.stack([weights[:, here & a].mean(1) for a in from_each], 1) for here in for_each], 1
+    )  # (head, destination, source)
     remaining = torch.stack([rest[here].mean(0) for here in for_each])
     logits = torch.full((*inputs.shape, model.config.d_vocab), -math.inf)
-    logits[..., answers] = remaining[destination] + (
-        attention[:, destination][..., None] * moved
-    ).sum(0)
+    paid = attention[:, destination, source[:, None]]
+    logits[..., answers] = remaining[destination] + (paid[..., None] * moved).sum(0)
     return logits, attention.numel() + tables.numel() + remaining.numel()
 
 
