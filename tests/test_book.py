@@ -19,7 +19,7 @@ TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
 PAGES = [file for file, _ in toc_pages(TOC)]
 PROMISED = {f"book/{name}" for name in (
     "index", "models", "playground", "notation", "transformer-overview", "zero-layer", "one-layer", "skip-trigrams",
-    "summarising", "composition", "induction-heads", "term-importance", "technical-details", "training", "causal-methods", "standard-models",
+    "summarising", "composition", "induction-heads", "term-importance", "technical-details", "training", "causal-methods", "standard-models", "synthetic-models",
     "claims", "benchmarks", "teaching", "bibliography",
     "atlas", "atlas-1l", "atlas-2l-layer-0", "atlas-2l-layer-1",
 )}  # fmt: skip

@@ -21,7 +21,7 @@ from pathsum.stories import (
     told_logits,
 )
 from pathsum.synthetic import D_VOCAB, FACTS, MODES, N_CTX, TASKS, task_named
-from pathsum.tiny import SIZES, unseen_batch, performance, trained
+from pathsum.tiny import BATCH, MOST_STEPS, SIZES, unseen_batch, performance, trained
 
 
 @pytest.fixture(params=TASKS)
@@ -183,6 +183,17 @@ def test_what_one_layer_cannot_do_it_did_not_do_and_smeared_keys_did():
         assert best["recall", size] < 0.3
     assert best["recall", "1 layer, 1 smeared head"] > 0.99
     assert best["recall", "2 layers, 2 heads"] > 0.99
+
+
+def test_the_chapter_says_what_the_code_does(root):
+    prose = (root / "book" / "synthetic-models.md").read_text(encoding="utf-8")
+    assert f"{MOST_STEPS:,} steps of {BATCH} sequences" in prose
+    assert f"at least {FOLLOWS:.0%} of its attention".replace("%", " %") in prose
+    one = max(
+        r["accuracy"] for r in leaderboard.results()
+        if r["task"] == "repeats" and r["size"].startswith("1 layer")
+    )
+    assert f"some {100 * one:.0f} % this way" in prose
 
 
 def test_wrong_names_are_refused_with_what_there_is():
